@@ -1,0 +1,72 @@
+// The dataflow plan of one action as data: stages joined by shuffles. It is built by `dag`, proven legal by Check(),
+// travels to the master as a message, and is scheduled by code that knows nothing of user types.
+//
+//   Dataset calls ──build──▶ PlanNodes ──cut at shuffles──▶ ActionPlan{Stage...} ──▶ Backend ──▶ scheduler core
+//                                          └──▶ StageProgram for each stage (stays in the process: it holds the lambdas)
+//
+// Thread rule: values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+
+namespace ropewalk::dag {
+
+// How the tasks of a stage read the output of an earlier one.
+enum class InputPattern : std::uint8_t {
+  kAllToAll = 0,  // every task reads a part of every segment: a shuffle
+  kOneToOne = 1,  // task t reads the whole segment of task t - first_task (when that is in range): cache, union
+  kGather = 2,    // every task gets the small result values of all tasks, in task order: commit
+};
+
+struct StageInput {
+  StageId stage;
+  InputPattern pattern = InputPattern::kAllToAll;
+  std::uint32_t first_task = 0;  // kOneToOne: which of this stage's tasks reads task 0 of the input
+  friend bool operator==(const StageInput&, const StageInput&) = default;
+};
+
+enum class StageOutput : std::uint8_t {
+  kSegment = 0,  // one sealed segment for each task, kept by the worker until the stage is retired
+  kResult = 1,   // a value that main gets (Count, Collect, Top...), in task order
+  kFiles = 2,    // attempts write under temporary names; the value says what was written; the winner is journalled
+  kCommit = 3,   // publishes a kFiles stage; exactly one task; idempotent, may be re-run after a master restart
+};
+
+struct Stage {
+  StageId id;
+  std::string name;           // "ReadLines > FlatMap > CountByKey (word_count.cc:9)"
+  std::uint32_t tasks = 0;    // 0 is legal: empty input
+  StageOutput output = StageOutput::kSegment;
+  std::vector<StageInput> inputs;            // of stages that are earlier in the plan
+  std::vector<std::uint64_t> input_bytes;    // size hint for each task (0: unknown); empty or `tasks` long
+  std::uint64_t fingerprint = 0;             // operators, types, parents, source lines, padding-free captures
+  friend bool operator==(const Stage&, const Stage&) = default;
+};
+
+// Everything that is needed to run one action. Stages that an earlier action of the job has already made (same id) are
+// listed again with their inputs, so that lost blocks can be made again; the scheduler runs only what is missing.
+struct ActionPlan {
+  std::uint64_t sequence = 0;     // 1, 2, 3... in program order of main
+  std::string name;               // "WriteText (word_count.cc:9)"
+  std::vector<Stage> stages;      // topological: inputs come first; the last one is the action's own
+  std::vector<StageId> retired;   // no dataset handle can need these any more: blocks may be freed
+  std::uint64_t fingerprint = 0;  // of all of the above; equal in every replica or the job stops
+  friend bool operator==(const ActionPlan&, const ActionPlan&) = default;
+};
+
+// Proves that the plan is legal: ids unique, inputs earlier in the list and of a fitting output kind, kGather only of
+// kResult/kFiles, kCommit with one task, hint lengths right. kInternal with the offending stage otherwise.
+Status Check(const ActionPlan& plan);
+
+// The plan for people: one line a stage, indented by depth, with task counts and inputs.
+std::string Explain(const ActionPlan& plan);
+
+// The first difference between two replicas' plans, naming the first operator that differs; empty when equal.
+std::string FirstDifference(const ActionPlan& a, const ActionPlan& b);
+
+}  // namespace ropewalk::dag

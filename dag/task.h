@@ -1,0 +1,153 @@
+// What a running task may touch. Operators see the world only through a TaskContext: the embedded backend, the cluster
+// executor and tests supply the same interfaces, so an operator cannot know where it runs.
+//
+// A *segment* is the output of one task: numbered parts, each part a list of extents in the order of writing; extents are
+// checksummed (XXH3) when they are written and verified when they are read. A hash shuffle has one part for each reducer.
+//
+// Thread rule: one task, one thread. Block readers and writers of different tasks are independent.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "dag/settings.h"
+#include "dag/stage_graph.h"
+
+namespace ropewalk::dag {
+
+// Where one sealed segment lies.
+struct SegmentRef {
+  TaskAttempt producer;
+  SegmentId segment;
+  std::string location;  // the owner's data address; empty: this process
+  std::uint64_t bytes = 0;
+  friend bool operator==(const SegmentRef&, const SegmentRef&) = default;
+};
+
+struct SegmentInfo {
+  SegmentId segment;
+  std::uint64_t bytes = 0;
+  std::uint64_t records = 0;
+  std::uint64_t content_hash = 0;  // a function of the extents only: two honest attempts agree
+  friend bool operator==(const SegmentInfo&, const SegmentInfo&) = default;
+};
+
+// One extent. `bytes` stays valid while `holder` lives (pooled buffer, mapping or the segment itself).
+struct Extent {
+  std::uint32_t part = 0;
+  std::uint64_t records = 0;
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> holder;
+};
+
+class ExtentStream {
+ public:
+  virtual ~ExtentStream() = default;
+  // The next extent, or nullopt at the end. kDataLoss when the segment is gone or its checksum is wrong (`what` names the
+  // producer), kUnavailable when its owner cannot be reached.
+  virtual Result<std::optional<Extent>> Next() = 0;
+};
+
+class BlockReader {
+ public:
+  virtual ~BlockReader() = default;
+  // Extents of parts [first, first + count) by part, then by order of writing. Reads ahead by a bounded amount.
+  virtual Result<std::unique_ptr<ExtentStream>> Open(const SegmentRef& segment, std::uint32_t first, std::uint32_t count) = 0;
+};
+
+class SegmentWriter {
+ public:
+  virtual ~SegmentWriter() = default;  // without Seal: everything is dropped
+  // Adds one extent to `part`. The bytes are copied. Parts may come in any order; extents of one part keep theirs.
+  virtual Status Append(std::uint32_t part, std::span<const std::byte> bytes, std::uint64_t records) = 0;
+  virtual Result<SegmentInfo> Seal() = 0;
+};
+
+class BlockWriter {
+ public:
+  virtual ~BlockWriter() = default;
+  virtual Result<std::unique_ptr<SegmentWriter>> NewSegment(TaskAttempt producer, std::uint32_t parts) = 0;
+};
+
+// Scratch space of one task for operators that outgrow their memory: append-only run files, gone with the task.
+class SpillFile {
+ public:
+  virtual ~SpillFile() = default;
+  virtual Status Append(std::span<const std::byte> bytes) = 0;
+  virtual Status FinishWriting() = 0;
+  // Up to `out.size()` bytes from `offset`, checksum-verified; 0 at the end.
+  virtual Result<std::size_t> ReadAt(std::uint64_t offset, std::span<std::byte> out) = 0;
+  virtual std::uint64_t bytes() const = 0;
+};
+
+class SpillSpace {
+ public:
+  virtual ~SpillSpace() = default;
+  virtual Result<std::unique_ptr<SpillFile>> Create() = 0;
+};
+
+// Which input record is being worked on, so that a crash can name it. It lies in memory that outlives the process (the
+// executor maps it from the daemon). Written with relaxed stores: for each batch, for each record when `precise`.
+struct RecordCursor {
+  std::atomic<std::uint64_t> split{0};   // the task's index in its stage
+  std::atomic<std::uint64_t> offset{0};  // byte offset in the file as stored, or the record's index
+};
+
+struct TaskProgress {
+  std::atomic<std::uint64_t> records_in{0};
+  std::atomic<std::uint64_t> bytes_in{0};
+  std::atomic<std::uint64_t> records_out{0};
+  std::atomic<std::uint64_t> bytes_out{0};
+  std::atomic<std::uint64_t> bytes_spilled{0};
+};
+
+// One StageInput of the stage, resolved for this task.
+struct TaskInput {
+  StageId stage;
+  InputPattern pattern = InputPattern::kAllToAll;
+  std::uint32_t first_task = 0;
+  std::vector<SegmentRef> segments;   // kAllToAll: of all tasks, in task order. kOneToOne: the one that this task reads, or none
+  std::vector<std::string> values;    // kGather: of all tasks, in task order
+  std::vector<TaskAttempt> winners;   // kGather: the attempt behind each value
+};
+
+struct TaskContext {
+  TaskAttempt id;
+  const Settings* settings = nullptr;
+  std::vector<TaskInput> inputs;      // one for each Stage::inputs, in that order
+  BlockReader* blocks = nullptr;
+  BlockWriter* segments = nullptr;
+  SpillSpace* spill = nullptr;
+  TaskProgress* progress = nullptr;
+  RecordCursor* cursor = nullptr;
+  bool precise_cursor = false;        // set for retries: name the record, not the batch
+  const std::atomic<bool>* cancelled = nullptr;  // look at it once a batch; then return kCancelled
+
+  bool Cancelled() const { return cancelled != nullptr && cancelled->load(std::memory_order_relaxed); }
+  // The input that reads `stage`; nullptr when the plan has none (our bug).
+  const TaskInput* InputOf(StageId stage) const {
+    for (const TaskInput& input : inputs)
+      if (input.stage == stage) return &input;
+    return nullptr;
+  }
+};
+
+struct TaskResult {
+  std::string value;                   // kResult, kFiles, kCommit
+  std::optional<SegmentInfo> segment;  // kSegment
+  std::uint64_t content_hash = 0;      // what sampled verification compares: of the value, the segment or the file written
+};
+
+// Runs one task. User exceptions pass through it; the task runner is the border that catches them.
+using StageProgram = std::function<Status(TaskContext&, TaskResult*)>;
+
+}  // namespace ropewalk::dag

@@ -1,0 +1,58 @@
+// An output folder that appears whole and once.
+//
+// Attempts write below a hidden sibling of the final folder; the scheduler journals which attempt of each part wins; Commit() moves the
+// winners to their part names, writes the manifest _SUCCESS, syncs, and publishes everything by one rename (no-replace, or an
+// exchange when overwriting). Every step may be repeated after a crash.
+//
+//   out                                   the final name; exists only complete
+//   .out.ropewalk-<key>/a/<part>.<attempt>   what attempts write
+//   .out.ropewalk-<key>/p/part-00000         what will be published
+//
+// Thread rule: one writer a thread; Commit() in one place at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace ropewalk::storage {
+
+struct OutputSpec {
+  std::string folder;      // absolute final path
+  std::string key;         // unique for job and action: names the hidden sibling and proves a repeated commit to be ours
+  bool overwrite = false;
+  std::string suffix;      // part-00000<suffix>
+};
+
+// Refuses at once, before any work: exists and not `overwrite` (kUserError OUT01), parent missing or not writable (OUT02), the folder is,
+// holds or lies in one of `input_paths` (OUT03), a file stands where the folder should be (OUT04).
+Status CheckOutput(const OutputSpec& spec, std::span<const std::string> input_paths);
+
+// One attempt's file.
+class PartWriter {
+ public:
+  static Result<std::unique_ptr<PartWriter>> Open(const OutputSpec& spec, std::uint32_t part, std::uint32_t attempt);
+  ~PartWriter();  // without Finish: the file is removed
+  Status Append(std::span<const std::byte> bytes);  // buffered
+  // Flushes, syncs, closes; returns what the manifest needs as bytes (records, bytes, checksum, part, attempt).
+  Result<std::string> Finish(std::uint64_t records);
+  std::uint64_t content_hash() const;  // valid after Finish
+
+ private:
+  struct Impl;
+  explicit PartWriter(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Publishes the winners (the Finish() values, in part order). Idempotent for the same key. kUserError OUT01 when somebody else's folder
+// appeared meanwhile.
+Status CommitOutput(const OutputSpec& spec, std::span<const std::string> winners);
+
+// Removes the hidden sibling of a job that failed or was cancelled. Best effort.
+void DiscardOutput(const OutputSpec& spec);
+
+}  // namespace ropewalk::storage
