@@ -10,11 +10,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/ids.h"
@@ -95,12 +97,26 @@ class SpillSpace {
   virtual Result<std::unique_ptr<SpillFile>> Create() = 0;
 };
 
-// Which input record is being worked on, so that a crash can name it. It lies in memory that outlives the process (the
-// executor maps it from the daemon). Written with relaxed stores: for each batch, for each record when `precise`.
+// Which input record is being worked on, so that a crash can name it. One for each slot of an executor; it lies in memory that outlives
+// the process (the executor maps the daemon's file of `slots` cursors). Operators write `split`, `offset` (relaxed: for each batch, for each
+// record when `precise_cursor`) and SetSource(); the task runner writes who runs in the slot; the executor's crash handler writes `signal`
+// in the slot of the thread that crashed, since with several slots the exit status alone does not say whose task it was.
 struct RecordCursor {
-  std::atomic<std::uint64_t> split{0};   // the task's index in its stage
-  std::atomic<std::uint64_t> offset{0};  // byte offset in the file as stored, or the record's index
+  std::atomic<std::uint64_t> split{0};    // the task's index in its stage
+  std::atomic<std::uint64_t> offset{0};   // byte offset in the file as stored, or the record's index
+  std::atomic<std::uint64_t> stage{0};    // 0: the slot is idle
+  std::atomic<std::uint32_t> task{0};
+  std::atomic<std::uint32_t> attempt{0};
+  std::atomic<std::uint32_t> signal{0};   // 0: this slot did not crash
+  char source[476] = {};                  // path of the file being read, its tail when too long, NUL-terminated; empty: not a file
+
+  void SetSource(std::string_view path) {
+    if (path.size() >= sizeof(source)) path.remove_prefix(path.size() - (sizeof(source) - 1));
+    std::memcpy(source, path.data(), path.size());
+    source[path.size()] = 0;
+  }
 };
+static_assert(sizeof(RecordCursor) == 512, "two processes map it");
 
 struct TaskProgress {
   std::atomic<std::uint64_t> records_in{0};
