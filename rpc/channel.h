@@ -3,7 +3,8 @@
 //
 //   frame = magic 'R','W','1',kind u8 | length u32 le | checksum u32 le (XXH3 of the payload, low half) | payload
 //
-// Limits: 4 KiB before authentication, 4 MiB after (checked from the header, before anything is allocated); larger values are chunked.
+// Limits: 4 KiB before authentication, 4 MiB after (checked from the header, before anything is allocated). A payload above 1 MiB travels as
+// fragments that Receive() joins again, up to kMessageBytesMax: memory grows with what has come, never with what was announced.
 //
 // Thread rule: Send() may be called from any thread (a mutex keeps frames whole); Receive() from one thread at a time.
 #pragma once
@@ -23,10 +24,13 @@ enum class FrameKind : std::uint8_t {
   kRequest = 3,   // one serialised message; which one depends on the conversation
   kResponse = 4,
   kMessage = 5,   // one way
+  kFragment = 6,  // a piece of a larger payload; the frame that ends it says the kind. Never seen by users of Channel
 };
 
 inline constexpr std::uint32_t kFrameBytesMax = 4u << 20;
 inline constexpr std::uint32_t kPreAuthBytesMax = 4u << 10;
+inline constexpr std::uint32_t kFragmentBytes = 1u << 20;
+inline constexpr std::uint64_t kMessageBytesMax = 320ull << 20;  // a Collect of 256 MiB and its envelope
 
 struct Frame {
   FrameKind kind = FrameKind::kMessage;
