@@ -1,0 +1,51 @@
+# The verbs that people type. Everything else is CMake: see CMakePresets.json and CONTRIBUTING.md.
+BUILD ?= build
+JOBS ?= $(shell nproc)
+CTEST := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS) --test-output-size-passed 4194304
+
+.PHONY: help deps configure build demo test test-long bench format sim clean
+
+help:
+	@echo "make demo       install packages, build, word count and sort over 64 MiB of licence texts"
+	@echo "make test       install packages, build, run the tests (at most 25 minutes on 2 cores)"
+	@echo "make test-long  the same with the long tests, then under ASan with UBSan, then under TSan"
+	@echo "make build      packages and build only          make sim     the simulation tests only"
+	@echo "make bench      speed against hand-written floors and other tools (takes long; see docs/performance.md)"
+	@echo "make format     clang-format over all sources    make clean   removes the build folders"
+
+deps:
+	@deploy/install-deps.sh
+
+configure: deps
+	@cmake -S . -B $(BUILD) -G Ninja >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
+	@grep -E '^-- (CUDA|Build type)' $(BUILD).log || true
+
+build: configure
+	cmake --build $(BUILD) -j $(JOBS)
+
+demo: configure
+	cmake --build $(BUILD) -j $(JOBS) --target ropewalk ropewalk-jobs
+	@deploy/demo.sh $(BUILD)
+
+# The list of skipped tests is compared with tests/skipped.txt even when tests failed, but the tests' own verdict comes first.
+test: build
+	@$(CTEST) -LE '^long$$' --output-junit ctest.xml; rc=$$?; \
+	tests/tools/check_skipped.py $(BUILD)/ctest.xml tests/skipped.txt || rc=$$(( rc ? rc : 1 )); exit $$rc
+
+test-long: build
+	ROPEWALK_LONG=1 $(CTEST) --output-junit ctest-long.xml
+	tests/tools/check_skipped.py $(BUILD)/ctest-long.xml tests/skipped.txt
+	cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --preset asan -j $(JOBS)
+	cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) && ctest --preset tsan -j $(JOBS)
+
+sim: build
+	$(CTEST) -L '^simulation$$'
+
+bench: build
+	bench/run.py --build $(BUILD)
+
+format:
+	git ls-files '*.h' '*.cc' | xargs clang-format -i
+
+clean:
+	rm -rf build build-* build.log

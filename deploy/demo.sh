@@ -1,0 +1,47 @@
+#!/bin/bash
+# The demo: word count and sort over text that every Debian has, its licence texts, repeated to 64 MiB. May be run again and again.
+# usage: demo.sh BUILD_FOLDER
+set -euo pipefail
+build=$(cd "$1" && pwd)
+demo="$build/demo"
+input="$demo/licences.txt"
+bytes=$((64 << 20))
+mkdir -p "$demo"
+
+if [[ ! -f "$input" || "$(stat -c %s "$input")" != "$bytes" ]]; then
+  shopt -s nullglob
+  sources=(/usr/share/common-licenses/* /usr/share/doc/*/copyright)
+  if ((${#sources[@]} == 0)); then
+    echo "error[DEMO01] no licence texts under /usr/share/common-licenses or /usr/share/doc/*/copyright" >&2
+    echo "  why: this machine has none   fix: build/bin/ropewalk run wordcount YOUR_TEXT -o OUT" >&2
+    exit 3
+  fi
+  cat -- "${sources[@]}" >"$demo/once.txt" 2>/dev/null || true  # a few may be dangling links
+  (set +o pipefail; while cat "$demo/once.txt"; do :; done 2>/dev/null | head -c "$bytes") >"$input.new"
+  mv "$input.new" "$input"
+fi
+echo "Input: the licence texts of this machine (/usr/share/common-licenses, /usr/share/doc/*/copyright), repeated to 64 MiB"
+echo "       $input: $(wc -l <"$input") lines"
+echo "Engine: $build/bin/ropewalk run, embedded in one process on $(nproc) cores: no daemon, no port, no configuration"
+
+# run NAME: one built-in job, timed
+run() {
+  local name=$1 start end
+  echo
+  echo "\$ ropewalk run $name $input -o $demo/$name --overwrite"
+  start=$(date +%s%N)
+  "$build/bin/ropewalk" run "$name" "$input" -o "$demo/$name" --overwrite
+  end=$(date +%s%N)
+  awk -v ns=$((end - start)) -v bytes="$bytes" -v name="$name" \
+    'BEGIN { printf "%s: %.2f s from start to exit, %.0f MiB/s\n", name, ns / 1e9, bytes / 1048576 / (ns / 1e9) }'
+}
+
+run wordcount
+cat "$demo"/wordcount/part-* | awk -F '\t' '{ words += $2 } END { printf "%d words, %d different ones\n", words, NR }'
+echo "The most frequent ones:"
+cat "$demo"/wordcount/part-* | sort -t "$(printf '\t')" -k2,2nr | awk -F '\t' 'NR <= 10 { printf "%10d  %s\n", $2, $1 }'
+echo "Output: $demo/wordcount/part-*"
+
+run sort
+cat "$demo"/sort/part-* | LC_ALL=C sort -c
+echo "$(cat "$demo"/sort/part-* | wc -l) lines, in byte order (sort -c agrees). Output: $demo/sort/part-*"
