@@ -1,0 +1,238 @@
+// The task runner alone: every way in which an attempt can end gives exactly one report, and the report says whose fault it was.
+#include "worker/task/task_runner.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <stdexcept>
+#include <variant>
+
+namespace ropewalk::task {
+namespace {
+
+struct Finished { TaskAttempt id; dag::TaskResult result; TaskCounters counters; };
+struct Failed { TaskAttempt id; Status status; std::uint64_t split, offset; };
+struct Fetch { TaskAttempt id; dag::SegmentRef lost; Status status; };
+using Report = std::variant<Finished, Failed, Fetch>;
+
+class Recorder final : public TaskListener {
+ public:
+  void OnFinished(const TaskAttempt& id, dag::TaskResult result, const TaskCounters& counters) override {
+    Add(Finished{id, std::move(result), counters});
+  }
+  void OnFailed(const TaskAttempt& id, Status status, std::uint64_t split, std::uint64_t offset) override {
+    Add(Failed{id, std::move(status), split, offset});
+  }
+  void OnFetchFailed(const TaskAttempt& id, dag::SegmentRef lost, Status status) override { Add(Fetch{id, lost, std::move(status)}); }
+
+  std::vector<Report> Wait(std::size_t n) {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(20), [&] { return reports_.size() >= n; }));
+    return reports_;
+  }
+
+ private:
+  void Add(Report report) {
+    std::lock_guard lock(mutex_);
+    reports_.push_back(std::move(report));
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Report> reports_;
+};
+
+// A reader whose streams give one extent and then fail with `status`.
+class BrokenReader final : public dag::BlockReader {
+ public:
+  explicit BrokenReader(Status status) : status_(std::move(status)) {}
+  Result<std::unique_ptr<dag::ExtentStream>> Open(const dag::SegmentRef&, std::uint32_t, std::uint32_t) override {
+    struct Stream final : dag::ExtentStream {
+      Status status;
+      bool first = true;
+      Result<std::optional<dag::Extent>> Next() override {
+        if (std::exchange(first, false)) return std::optional<dag::Extent>(dag::Extent{});
+        return status;
+      }
+    };
+    auto stream = std::make_unique<Stream>();
+    stream->status = status_;
+    return std::unique_ptr<dag::ExtentStream>(std::move(stream));
+  }
+
+ private:
+  Status status_;
+};
+
+TaskOrder Order(std::uint32_t task, dag::StageProgram program) {
+  TaskOrder order;
+  order.id = {StageId{7}, task, 1};
+  order.stage_name = "Map (x.cc:3)";
+  order.program = std::make_shared<const dag::StageProgram>(std::move(program));
+  return order;
+}
+
+class RunnerTest : public testing::Test {
+ protected:
+  RunnerOptions Options(std::uint32_t slots = 2) {
+    RunnerOptions options;
+    options.slots = slots;
+    options.settings = &settings_;
+    options.listener = &recorder_;
+    return options;
+  }
+  dag::Settings settings_;
+  Recorder recorder_;
+};
+
+TEST_F(RunnerTest, ReportsValueAndCounters) {
+  TaskRunner runner(Options());
+  runner.Run(Order(3, [](dag::TaskContext& context, dag::TaskResult* result) {
+    context.progress->records_in.store(11);
+    result->value = "v" + std::to_string(context.id.task);
+    return Status();
+  }));
+  auto reports = recorder_.Wait(1);
+  const Finished& finished = std::get<Finished>(reports[0]);
+  EXPECT_EQ(finished.result.value, "v3");
+  EXPECT_EQ(finished.counters.records_in, 11u);
+}
+
+TEST_F(RunnerTest, AnExceptionBecomesAUserErrorThatNamesTaskAndRecord) {
+  TaskRunner runner(Options());
+  TaskOrder order = Order(2, [](dag::TaskContext& context, dag::TaskResult*) -> Status {
+    context.cursor->offset.store(4711);
+    context.cursor->SetSource("/data/in.txt");
+    throw std::runtime_error("bad number");
+  });
+  order.precise_cursor = true;
+  runner.Run(std::move(order));
+  auto reports = recorder_.Wait(1);
+  const Failed& failed = std::get<Failed>(reports[0]);
+  EXPECT_EQ(failed.status.code(), Code::kUserError);
+  EXPECT_EQ(failed.split, 2u);
+  EXPECT_EQ(failed.offset, 4711u);
+  for (const char* part : {"task 2 of \"Map (x.cc:3)\"", "std::runtime_error", "bad number", "/data/in.txt at offset 4711"})
+    EXPECT_NE(failed.status.ToString().find(part), std::string::npos) << failed.status.ToString();
+}
+
+TEST_F(RunnerTest, AnyThrownTypeIsCaught) {
+  TaskRunner runner(Options());
+  runner.Run(Order(0, [](dag::TaskContext&, dag::TaskResult*) -> Status { throw 17; }));
+  runner.Run(Order(1, [](dag::TaskContext&, dag::TaskResult*) -> Status { throw std::bad_alloc(); }));
+  auto reports = recorder_.Wait(2);
+  for (const Report& report : reports) {
+    const Failed& failed = std::get<Failed>(report);
+    EXPECT_EQ(failed.status.code(), failed.id.task == 0 ? Code::kUserError : Code::kResourceExhausted);
+    if (failed.id.task == 0) {
+      EXPECT_NE(failed.status.what().find("threw int"), std::string::npos);
+    }
+  }
+}
+
+TEST_F(RunnerTest, ALostInputIsTheProducersFault) {
+  for (Code code : {Code::kDataLoss, Code::kUnavailable}) {
+    Recorder recorder;
+    BrokenReader reader(Status(code, "BLK01", "segment 9 is gone"));
+    RunnerOptions options = Options();
+    options.blocks = &reader;
+    options.listener = &recorder;
+    TaskRunner runner(options);
+    runner.Run(Order(0, [](dag::TaskContext& context, dag::TaskResult*) -> Status {
+      dag::SegmentRef ref{{StageId{1}, 5, 6}, SegmentId{9}, "host:1", 10};
+      auto stream = context.blocks->Open(ref, 0, 1);
+      if (!stream.ok()) return stream.status();
+      for (;;) {
+        auto extent = (*stream)->Next();
+        if (!extent.ok()) return extent.status().WithContext("merging");
+        if (!extent->has_value()) return Status();
+      }
+    }));
+    auto reports = recorder.Wait(1);
+    const Fetch& fetch = std::get<Fetch>(reports[0]);
+    EXPECT_EQ(fetch.lost.segment, SegmentId{9});
+    EXPECT_EQ(fetch.status.code(), code);
+  }
+}
+
+TEST_F(RunnerTest, AnUnavailableThatIsNoInputStaysAFailure) {
+  TaskRunner runner(Options());
+  runner.Run(Order(0, [](dag::TaskContext&, dag::TaskResult*) { return Status(Code::kUnavailable, "S301", "storage is away"); }));
+  auto reports = recorder_.Wait(1);
+  EXPECT_EQ(std::get<Failed>(reports[0]).status.tag(), "S301");
+}
+
+TEST_F(RunnerTest, EachAttemptHasItsOwnCopyOfTheProgram) {
+  TaskRunner runner(Options(1));
+  auto program = std::make_shared<const dag::StageProgram>([n = 0](dag::TaskContext&, dag::TaskResult* result) mutable {
+    result->value = std::to_string(++n);
+    return Status();
+  });
+  for (std::uint32_t task = 0; task < 3; ++task) {
+    TaskOrder order = Order(task, {});
+    order.program = program;
+    runner.Run(std::move(order));
+  }
+  for (const Report& report : recorder_.Wait(3)) EXPECT_EQ(std::get<Finished>(report).result.value, "1");
+}
+
+TEST_F(RunnerTest, CancelReachesRunningAndQueuedAttempts) {
+  TaskRunner runner(Options(1));
+  std::atomic<bool> started{false};
+  runner.Run(Order(0, [&](dag::TaskContext& context, dag::TaskResult*) {
+    started = true;
+    started.notify_all();
+    while (!context.Cancelled()) std::this_thread::yield();
+    return Status(Code::kCancelled, "T", "stopped");
+  }));
+  started.wait(false);
+  runner.Run(Order(1, [](dag::TaskContext&, dag::TaskResult*) { return Status(); }));
+  runner.Cancel({StageId{7}, 1, 1});
+  runner.Cancel({StageId{7}, 0, 1});
+  for (const Report& report : recorder_.Wait(2)) EXPECT_EQ(std::get<Failed>(report).status.code(), Code::kCancelled);
+}
+
+// In a child process: the signal is noted in the slot of the thread that crashed, and the process still dies of it.
+TEST(CrashMarks, NameTheSlotThatCrashed) {
+  void* memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  auto* cursors = new (memory) dag::RecordCursor[2];
+  pid_t child = fork();
+  if (child == 0) {
+    InstallCrashMarks();
+    Recorder recorder;
+    RunnerOptions options;
+    options.slots = 2;
+    options.cursors = cursors;
+    options.listener = &recorder;
+    TaskRunner runner(options);
+    std::atomic<int> arrived{0};
+    for (std::uint32_t task = 0; task < 2; ++task)
+      runner.Run(Order(task, [&](dag::TaskContext& context, dag::TaskResult*) -> Status {
+        ++arrived;
+        while (arrived < 2) std::this_thread::yield();
+        context.cursor->offset.store(100 + context.id.task);
+        if (context.id.task == 1) raise(SIGSEGV);
+        for (;;) pause();
+      }));
+    for (;;) pause();
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  int marked = 0;
+  for (int slot = 0; slot < 2; ++slot) {
+    if (cursors[slot].signal.load() == 0) continue;
+    ++marked;
+    EXPECT_EQ(cursors[slot].task.load(), 1u);
+    EXPECT_EQ(cursors[slot].offset.load(), 101u);
+  }
+  EXPECT_EQ(marked, 1);
+  munmap(memory, 4096);
+}
+
+}  // namespace
+}  // namespace ropewalk::task

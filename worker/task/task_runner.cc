@@ -1,0 +1,267 @@
+#include "worker/task/task_runner.h"
+
+#include <cxxabi.h>
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <typeinfo>
+#include <utility>
+
+#include "worker/task/tracking_reader.h"
+
+namespace ropewalk::task {
+namespace {
+
+thread_local dag::RecordCursor* crash_cursor = nullptr;  // of the task that this thread runs
+
+std::string TypeName(const std::type_info* type) {
+  if (type == nullptr) return "an unknown type";
+  int failed = 0;
+  char* name = abi::__cxa_demangle(type->name(), nullptr, nullptr, &failed);
+  std::string result = failed == 0 && name != nullptr ? name : type->name();
+  std::free(name);
+  return result;
+}
+
+std::string TaskName(const TaskOrder& order) {
+  return "task " + std::to_string(order.id.task) + " of \"" + order.stage_name + "\"";
+}
+
+// Where the task stood in its input, as words for a message.
+std::string Place(const dag::RecordCursor& cursor, bool precise) {
+  std::string place = "input split " + std::to_string(cursor.split.load(std::memory_order_relaxed)) + ", ";
+  if (cursor.source[0] != 0) place += std::string(cursor.source) + " ";
+  place += precise ? "at offset " : "in the batch that starts at offset ";
+  return place + std::to_string(cursor.offset.load(std::memory_order_relaxed));
+}
+
+Status UserException(const TaskOrder& order, const dag::RecordCursor& cursor, const char* message) {
+  std::string thrown = TypeName(abi::__cxa_current_exception_type());
+  return Status(Code::kUserError, "USER01",
+                TaskName(order) + " threw " + thrown + (message != nullptr ? std::string(": ") + message : std::string()),
+                "the job's own code failed on " + Place(cursor, order.precise_cursor), "mend that record, or the code that reads it");
+}
+
+// The border: no exception passes it.
+Status RunProgram(const TaskOrder& order, const dag::RecordCursor& cursor, dag::TaskContext& context, dag::TaskResult* result) {
+  try {
+    dag::StageProgram program = *order.program;
+    return program(context, result);
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kResourceExhausted, "MEM01", TaskName(order) + " could not get the memory it asked for",
+                  "it failed on " + Place(cursor, order.precise_cursor), "give the job more memory or more partitions");
+  } catch (const std::exception& e) {
+    return UserException(order, cursor, e.what());
+  } catch (const abi::__forced_unwind&) {
+    throw;  // the thread is being ended from outside; swallowing it would abort the process
+  } catch (const std::string& text) {
+    return UserException(order, cursor, text.c_str());
+  } catch (const char* text) {
+    return UserException(order, cursor, text);
+  } catch (...) {
+    return UserException(order, cursor, nullptr);
+  }
+}
+
+TaskCounters Read(const dag::TaskProgress& p) {
+  return {p.records_in.load(std::memory_order_relaxed), p.bytes_in.load(std::memory_order_relaxed),
+          p.records_out.load(std::memory_order_relaxed), p.bytes_out.load(std::memory_order_relaxed),
+          p.bytes_spilled.load(std::memory_order_relaxed)};
+}
+
+void Add(TaskCounters* sum, const TaskCounters& c) {
+  sum->records_in += c.records_in;
+  sum->bytes_in += c.bytes_in;
+  sum->records_out += c.records_out;
+  sum->bytes_out += c.bytes_out;
+  sum->bytes_spilled += c.bytes_spilled;
+}
+
+// An attempt from its start to its report.
+struct Running {
+  TaskAttempt id;
+  std::atomic<bool> cancelled{false};
+  dag::TaskProgress progress;
+};
+
+}  // namespace
+
+struct TaskRunner::Impl {
+  RunnerOptions options;
+  std::unique_ptr<dag::RecordCursor[]> own_cursors;
+
+  mutable std::mutex mutex;
+  std::condition_variable work, idle;
+  std::deque<TaskOrder> queue;        // at most `slots` in practice: the scheduler counts
+  std::vector<Running*> running;      // one for each slot; nullptr: idle
+  TaskCounters finished;              // sums of attempts that are over
+  bool stopping = false;
+  std::vector<std::thread> threads;
+
+  void Loop(std::uint32_t slot) {
+    // The crash handler needs a stack of its own, or endless recursion in user code would die unmarked.
+    constexpr std::size_t kSignalStackBytes = 64 << 10;
+    std::unique_ptr<char[]> signal_stack = std::make_unique<char[]>(kSignalStackBytes);
+    stack_t stack = {};
+    stack.ss_sp = signal_stack.get();
+    stack.ss_size = kSignalStackBytes;
+    sigaltstack(&stack, nullptr);
+    Serve(slot);
+    stack.ss_flags = SS_DISABLE;
+    sigaltstack(&stack, nullptr);
+  }
+
+  void Serve(std::uint32_t slot) {
+    for (;;) {
+      TaskOrder order;
+      Running run;
+      {
+        std::unique_lock lock(mutex);
+        work.wait(lock, [&] { return stopping || !queue.empty(); });
+        if (stopping) return;
+        order = std::move(queue.front());
+        queue.pop_front();
+        run.id = order.id;
+        running[slot] = &run;
+      }
+      RunOne(slot, std::move(order), &run);
+      {
+        std::lock_guard lock(mutex);
+        running[slot] = nullptr;
+        Add(&finished, Read(run.progress));
+      }
+      idle.notify_all();
+    }
+  }
+
+  void RunOne(std::uint32_t slot, TaskOrder order, Running* run) {
+    dag::RecordCursor& cursor = options.cursors[slot];
+    cursor.split.store(order.id.task, std::memory_order_relaxed);
+    cursor.offset.store(0, std::memory_order_relaxed);
+    cursor.task.store(order.id.task, std::memory_order_relaxed);
+    cursor.attempt.store(order.id.attempt, std::memory_order_relaxed);
+    cursor.SetSource("");
+    cursor.stage.store(order.id.stage.value, std::memory_order_release);
+    crash_cursor = &cursor;
+
+    TrackingReader reader(options.blocks);
+    dag::TaskContext context;
+    context.id = order.id;
+    context.settings = options.settings;
+    context.inputs = std::move(order.inputs);
+    context.blocks = &reader;
+    context.segments = options.segments;
+    context.spill = options.spill;
+    context.progress = &run->progress;
+    context.cursor = &cursor;
+    context.precise_cursor = order.precise_cursor;
+    context.cancelled = &run->cancelled;
+
+    dag::TaskResult result;
+    Status status = RunProgram(order, cursor, context, &result);
+    std::uint64_t split = cursor.split.load(std::memory_order_relaxed), offset = cursor.offset.load(std::memory_order_relaxed);
+    crash_cursor = nullptr;
+    cursor.stage.store(0, std::memory_order_release);
+    order.program.reset();  // before the report: main may free the plan as soon as it hears of the result
+
+    bool of_an_input = status.code() == Code::kDataLoss || status.code() == Code::kUnavailable;
+    if (status.ok()) {
+      options.listener->OnFinished(order.id, std::move(result), Read(run->progress));
+    } else if (of_an_input && reader.failure().has_value()) {
+      options.listener->OnFetchFailed(order.id, reader.failure()->segment, reader.failure()->status);
+    } else {
+      options.listener->OnFailed(order.id, std::move(status), split, offset);
+    }
+  }
+};
+
+TaskRunner::TaskRunner(RunnerOptions options) : impl_(std::make_unique<Impl>()) {
+  impl_->options = options;
+  if (options.cursors == nullptr) {
+    impl_->own_cursors = std::make_unique<dag::RecordCursor[]>(options.slots);
+    impl_->options.cursors = impl_->own_cursors.get();
+  }
+  impl_->running.assign(options.slots, nullptr);
+  for (std::uint32_t slot = 0; slot < options.slots; ++slot)
+    impl_->threads.emplace_back([impl = impl_.get(), slot] { impl->Loop(slot); });
+}
+
+TaskRunner::~TaskRunner() {
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->stopping = true;
+    impl_->queue.clear();
+    for (Running* run : impl_->running)
+      if (run != nullptr) run->cancelled.store(true, std::memory_order_relaxed);
+  }
+  impl_->work.notify_all();
+  for (std::thread& thread : impl_->threads) thread.join();
+}
+
+void TaskRunner::Run(TaskOrder order) {
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->queue.push_back(std::move(order));
+  }
+  impl_->work.notify_one();
+}
+
+void TaskRunner::Cancel(const TaskAttempt& id) {
+  bool was_queued = false;
+  {
+    std::lock_guard lock(impl_->mutex);
+    for (Running* run : impl_->running)
+      if (run != nullptr && run->id == id) run->cancelled.store(true, std::memory_order_relaxed);
+    was_queued = std::erase_if(impl_->queue, [&](const TaskOrder& order) { return order.id == id; }) > 0;
+  }
+  if (was_queued) impl_->options.listener->OnFailed(id, Status(Code::kCancelled, "TASK01", "the attempt was cancelled"), id.task, 0);
+}
+
+bool TaskRunner::CancelAllAndWait(int timeout_ms) {
+  std::unique_lock lock(impl_->mutex);
+  impl_->queue.clear();
+  for (Running* run : impl_->running)
+    if (run != nullptr) run->cancelled.store(true, std::memory_order_relaxed);
+  return impl_->idle.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] {
+    for (Running* run : impl_->running)
+      if (run != nullptr) return false;
+    return impl_->queue.empty();
+  });
+}
+
+TaskCounters TaskRunner::Totals() const {
+  std::lock_guard lock(impl_->mutex);
+  TaskCounters sum = impl_->finished;
+  for (Running* run : impl_->running)
+    if (run != nullptr) Add(&sum, Read(run->progress));
+  return sum;
+}
+
+namespace {
+
+void MarkCrash(int signal) {
+  if (crash_cursor != nullptr) crash_cursor->signal.store(static_cast<std::uint32_t>(signal), std::memory_order_release);
+  raise(signal);  // SA_RESETHAND gave the default action back; it is delivered when this handler returns
+}
+
+}  // namespace
+
+void InstallCrashMarks() {
+  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    struct sigaction action = {};
+    action.sa_handler = MarkCrash;
+    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_ONSTACK);
+    sigemptyset(&action.sa_mask);
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+}  // namespace ropewalk::task
