@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""The style checkers must say no: each small tree below breaks one rule and has to be refused for exactly that rule and file."""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+HEADER = "// Purpose.\n#pragma once\n"
+GOOD = {
+    "base/status.h": HEADER,
+    "proto/a.proto": "",
+    "rpc/server.cc": '#include <boost/asio.hpp>\n#include "proto/a.pb.h"\n#include "base/status.h"\n',
+    "storage/journal.cc": "#include <rocksdb/db.h>\n",
+    "dag/dataset.h": HEADER + '#include "base/status.h"\n#include <boost/pfr.hpp>\n',
+    "master/scheduler/scheduler.cc": '#include "dag/dataset.h"\n#include <map>\n',
+    "worker/task/runner.h": HEADER + '#include "dag/dataset.h"\n',
+    "job/ropewalk.h": HEADER + '#include "dag/dataset.h"\n#include "worker/task/runner.h"\n',
+    "cli/main.cc": "#include <CLI/CLI.hpp>\n",
+}
+# name: (checker, rule, file that is named, files that are added to the good tree)
+BAD = {
+    "climbs": ("floors", "FLOOR01", "base/x.h", {"base/x.h": HEADER + '#include "dag/dataset.h"\n'}),
+    "climbs_one_floor": ("floors", "FLOOR01", "storage/x.cc", {"storage/x.cc": '#include "dag/dataset.h"\n'}),
+    "neighbour": ("floors", "FLOOR01", "master/daemon/x.cc", {"master/daemon/x.cc": '#include "worker/task/runner.h"\n'}),
+    "job_includes_a_daemon": ("floors", "FLOOR01", "job/x.cc", {"job/x.cc": '#include "worker/daemon/d.h"\n', "worker/daemon/d.h": HEADER}),
+    "reverse_of_an_allowed_step": ("floors", "FLOOR01", "job/x.cc",
+                                   {"job/x.cc": '#include "mlrunner/train.h"\n', "mlrunner/train.h": HEADER}),
+    "task_includes_its_daemon": ("floors", "FLOOR01", "worker/task/x.cc",
+                                 {"worker/task/x.cc": '#include "worker/daemon/d.h"\n', "worker/daemon/d.h": HEADER}),
+    "base_includes_sim": ("floors", "FLOOR01", "base/x.cc", {"base/x.cc": '#include "base/sim/q.h"\n', "base/sim/q.h": HEADER}),
+    "circle_of_three_files": ("floors", "FLOOR02", "dag/a.h", {"dag/a.h": HEADER + '#include "dag/b.h"\n',
+                                                               "dag/b.h": HEADER + '#include "dag/c.h"\n',
+                                                               "dag/c.h": HEADER + '#include "dag/a.h"\n'}),
+    "includes_itself": ("floors", "FLOOR02", "dag/a.h", {"dag/a.h": HEADER + '#include "dag/a.h"\n'}),
+    "circle_of_libraries": ("floors", "FLOOR02", "worker/blocks", {"worker/task/a.h": HEADER + '#include "worker/blocks/b.h"\n',
+                                                                   "worker/blocks/b.h": HEADER,
+                                                                   "worker/blocks/c.h": HEADER + '#include "worker/task/runner.h"\n'}),
+    "public_header_with_protobuf": ("floors", "FLOOR03", "dag/x.h", {"dag/x.h": HEADER + "#include <google/protobuf/message.h>\n"}),
+    "public_header_with_asio_three_steps_away": ("floors", "FLOOR03", "job/x.h",
+                                                 {"job/x.h": HEADER + '#include "dag/y.h"\n', "dag/y.h": HEADER + '#include "rpc/z.h"\n',
+                                                  "rpc/z.h": HEADER + "#include <boost/asio/ip/tcp.hpp>\n"}),
+    "rocksdb_in_a_header": ("floors", "FLOOR04", "storage/x.h", {"storage/x.h": HEADER + "#include <rocksdb/db.h>\n"}),
+    "rocksdb_elsewhere": ("floors", "FLOOR04", "master/daemon/x.cc", {"master/daemon/x.cc": "#include <rocksdb/db.h>\n"}),
+    "asio_in_storage": ("floors", "FLOOR04", "storage/x.cc", {"storage/x.cc": "#  include <boost/asio.hpp>\n"}),
+    "messages_in_a_header": ("floors", "FLOOR04", "rpc/x.h", {"rpc/x.h": HEADER + '#include "proto/a.pb.h"\n'}),
+    "cli11_twice": ("floors", "FLOOR04", "cli/other.cc", {"cli/other.cc": "#include <CLI/App.hpp>\n"}),
+    "clock_in_the_core": ("floors", "FLOOR05", "master/scheduler/x.cc", {"master/scheduler/x.cc": "#include <chrono>\n"}),
+    "storage_in_the_core": ("floors", "FLOOR05", "master/scheduler/x.cc",
+                            {"master/scheduler/x.cc": '#include "storage/s.h"\n', "storage/s.h": HEADER}),
+    "no_such_file": ("floors", "FLOOR06", "dag/x.cc", {"dag/x.cc": '#include "dag/gone.h"\n'}),
+    "relative_path": ("floors", "FLOOR06", "dag/x.cc", {"dag/x.cc": '#include "dataset.h"\n'}),
+    "own_header_in_angles": ("floors", "FLOOR06", "dag/x.cc", {"dag/x.cc": "#include <dag/dataset.h>\n"}),
+    "long_line": ("naming", "STYLE01", "dag/x.cc:2", {"dag/x.cc": "\n// " + "x" * 180 + "\n"}),
+    "trailing_space": ("naming", "STYLE01", "dag/x.cc:1", {"dag/x.cc": "int a; \n"}),
+    "camel_file": ("naming", "STYLE02", "dag/DataSet.cc", {"dag/DataSet.cc": "\n"}),
+    "no_pragma": ("naming", "STYLE03", "dag/x.h", {"dag/x.h": "// Purpose.\n"}),
+    "no_purpose": ("naming", "STYLE03", "dag/x.h", {"dag/x.h": "#pragma once\n"}),
+    "using_namespace": ("naming", "STYLE04", "dag/x.h:3", {"dag/x.h": HEADER + "using namespace std;\n"}),
+    "std_format": ("naming", "STYLE05", "dag/x.cc:1", {"dag/x.cc": 'auto s = std::format("{}", 1);\n'}),
+    "endl": ("naming", "STYLE06", "dag/x.cc:1", {"dag/x.cc": "out << std::endl;\n"}),
+    "rand": ("naming", "STYLE06", "dag/x.cc:1", {"dag/x.cc": "int r = rand();\n"}),
+}
+# Looks alike, but is allowed.
+FINE = {
+    "commented_include": {"base/x.h": HEADER + '// #include "dag/dataset.h"\n'},
+    "tests_go_everywhere": {"tests/unit/x_test.cc": '#include "dag/dataset.h"\n#include "base/status.h"\n#include <rocksdb/db.h>\n'},
+    "words_in_strings": {"dag/x.cc": 'const char* s = "std::format and rand() // ";  // std::endl\n'},
+    "brand_is_not_rand": {"dag/x.cc": "int r = brand(); x.rand();\n"},
+    "executor_speaks_messages": {"job/x.cc": '#include "proto/a.pb.h"\n#include "master/scheduler/s.h"\n', "master/scheduler/s.h": HEADER},
+}
+
+
+def judge(checker, files):
+    with tempfile.TemporaryDirectory() as root:
+        for path, text in files.items():
+            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+            with open(os.path.join(root, path), "w") as file:
+                file.write(text)
+        done = subprocess.run([sys.executable, os.path.join(HERE, checker + ".py"), root], capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+
+class BadTrees(unittest.TestCase):
+    def test_the_good_tree_passes(self):
+        for checker in ("floors", "naming"):
+            rc, said = judge(checker, GOOD)
+            self.assertEqual(rc, 0, said)
+
+    def test_each_bad_tree_is_refused_for_its_reason(self):
+        for name, (checker, rule, where, files) in BAD.items():
+            with self.subTest(name):
+                rc, said = judge(checker, GOOD | files)
+                self.assertEqual(rc, 1, said)
+                self.assertIn(f"error[{rule}] {where}", said)
+
+    def test_what_only_looks_bad_passes(self):
+        for name, files in FINE.items():
+            for checker in ("floors", "naming"):
+                with self.subTest(name):
+                    rc, said = judge(checker, GOOD | files)
+                    self.assertEqual(rc, 0, said)
+
+    def test_an_empty_tree_is_no_success(self):
+        for checker in ("floors", "naming"):
+            self.assertNotEqual(judge(checker, {})[0], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
