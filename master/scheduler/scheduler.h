@@ -3,17 +3,30 @@
 //   Step(now, event) -> actions        no I/O, clock, thread, random device or pointer-ordered iteration inside
 //
 // The daemon, the embedded backend and the simulator link the same object file. The shell around it turns sockets and timers into
-// events, makes JournalRecord actions durable *before* it carries out the actions that follow them in the list, and then acts.
-// Restart: feed the journal's records to Replay() in order, then WorkerRegistered events rebuild what lies where.
+// events, makes JournalRecord actions durable *before* it carries out the actions that follow them in the list (also those of later
+// Steps: actions keep their order), and then acts. A journal write that fails is fatal to the shell: the core has already moved on.
+// Restart: feed the journal's records to Replay() in order, call Recovered(), then WorkerRegistered events rebuild what lies where.
 //
 // Every message about a task carries its attempt; one that is not the registered attempt is dropped ("the attempt that the master has
-// registered wins"). Recovery walks the lineage and re-runs the least set of tasks, upstream first, stopping at what still exists.
+// registered wins"). Events that name an unknown job, worker or executor are dropped too. Recovery walks the lineage and re-runs the
+// least set of tasks, upstream first, stopping at what still exists.
+//
+// What the shell has to know (the life of one job; master/scheduler/README.md tells the rules behind it):
+//   JobSubmitted -> JournalRecord, AcceptJob, StartExecutor for each chosen worker
+//   ExecutorReady -> NameDriver (one executor), which may happen again for another executor when the driver dies
+//   ExecutorAtOnce -> PublishOnce when the value is known; else ComputeOnce to the driver -> OnceComputed -> JournalRecord, PublishOnce
+//   ExecutorAtAction -> RunTask... -> TaskFinished... -> JournalRecord, PublishAction to every executor that stands at it; a replica that
+//     comes later is answered at once. An executor may stand at several actions (CollectAsync) and goes on to serve tasks of all of them
+//     that are not published, also after MainReturned, until StopExecutor.
+//   MainReturned of the driver -> JournalRecord, FinishJob, StopExecutor..., FreeSegments...
+//   A job that fails: PublishAction/PublishOnce with the failure to whoever waits, then JournalRecord, FinishJob, StopExecutor...
 //
 // Thread rule: single-threaded.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -23,44 +36,80 @@
 #include "dag/settings.h"
 #include "dag/stage_graph.h"
 #include "dag/task.h"
+#include "master/scheduler/job_view.h"
 
 namespace ropewalk::scheduler {
 
-using TimeMs = std::int64_t;  // monotonic; its zero means nothing
-
 struct JobSpec {
-  dag::Settings settings;                 // settings.job is the id
-  std::string submit_key;                 // one key, one job: a repeated submit gets the same id
+  dag::Settings settings;                 // job 0: the core gives the next id; seed, now_us and slots are the shell's to fill in
+  std::string submit_key;                 // one key, one job: a repeated submit gets the same id (empty: every submit is a new job)
   std::vector<std::string> argv;
   std::vector<std::string> environment;   // "NAME=value", the declared ones only
   std::vector<std::string> artifacts;     // SHA-256 names; [0] is the executable
   std::string user;
   std::uint32_t executors_max = 0;        // 0: one on each worker
+  std::uint32_t glibc_min = 0;            // 2036 is 2.36; a worker with less is not used; 0: any
+  std::uint32_t cpu_level_min = 0;        // x86-64-vN; 0: any
+  TimeMs time_limit_ms = 0;               // from acceptance (or the master's restart) to kDeadlineExceeded; 0: none
 };
 
-struct SegmentAt {                        // what a worker says it holds
+struct SegmentAt {                        // what a worker says it holds: sealed segments only
   JobId job;
   dag::SegmentRef ref;
-  std::uint64_t content_hash = 0;
+  std::uint64_t content_hash = 0;         // 0: not known
   std::uint64_t records = 0;
 };
 
+// Where a task of a dead executor had got to, read from the shared cursor file.
+struct TaskCursor {
+  TaskAttempt id;
+  std::uint64_t split = 0;
+  std::uint64_t offset = 0;
+};
+
+struct TaskCounters {
+  std::uint64_t records_in = 0, bytes_in = 0, records_out = 0, bytes_out = 0, bytes_spilled = 0;
+};
+
+// The values of an action's last stage in task order. Shared, because each replica gets the same (never null in an action).
+using Values = std::shared_ptr<const std::vector<std::string>>;
+
 // ---- events: what happened ------------------------------------------------------------------------------------------------------
-struct WorkerRegistered { WorkerId worker; std::string name; std::string data_address; std::uint32_t slots = 0; std::vector<SegmentAt> segments; };
+// A worker that registers has no executors (it ends those of an earlier registration first). A live worker of the same name is lost by it.
+struct WorkerRegistered {
+  WorkerId worker;
+  std::string name;
+  std::string data_address;    // becomes SegmentRef.location; empty: this process
+  std::uint32_t slots = 0;
+  std::vector<SegmentAt> segments;
+  std::uint32_t glibc = 0;     // 2036 is 2.36; 0: not known, fits every job
+  std::uint32_t cpu_level = 0;
+};
 struct WorkerLost { WorkerId worker; std::string reason; };
 struct WorkerDrained { WorkerId worker; };                       // no new tasks; running ones finish
 struct JobSubmitted { JobSpec spec; };
 struct JobCancelled { JobId job; std::string reason; };
 struct ExecutorReady { ExecutorId executor; };                   // it said hello
-struct ExecutorExited { ExecutorId executor; Status reason; std::string main_exit; };  // process gone, whatever the way
+// The process is gone (or never came). `reason` tells whose fault: kUserError: it exited or crashed by itself (exit_code or signal says how);
+// kResourceExhausted: killed for memory; kUnavailable: it could not be started, or the worker ended it; kInvalid, kNotFound, kVersionSkew:
+// it can never start (a missing library, a damaged artifact).
+struct ExecutorExited {
+  ExecutorId executor;
+  Status reason;
+  std::int32_t exit_code = 0;
+  std::int32_t signal = 0;
+  std::vector<TaskCursor> cursors;  // of the tasks that it was running, as far as known
+};
 // A replica reached action `plan.sequence` of its main and serves tasks of it from now on.
 struct ExecutorAtAction { ExecutorId executor; dag::ActionPlan plan; };
 struct ExecutorAtOnce { ExecutorId executor; std::string name; };                       // waits for the value
 struct OnceComputed { ExecutorId executor; std::string name; std::string value; Status status; };
 struct MainReturned { ExecutorId executor; std::int32_t exit_code = 0; };
-struct TaskFinished { ExecutorId executor; JobId job; TaskAttempt id; dag::TaskResult result; };
+struct TaskFinished { ExecutorId executor; JobId job; TaskAttempt id; dag::TaskResult result; TaskCounters counters; };
 struct TaskFailed { ExecutorId executor; JobId job; TaskAttempt id; Status status; std::uint64_t cursor_split = 0; std::uint64_t cursor_offset = 0; };
-struct FetchFailed { ExecutorId executor; JobId job; TaskAttempt id; dag::SegmentRef lost; Status status; };  // the producer's fault, not the reader's
+// The task gave its slot back because an input could not be read: the producer's fault, not the reader's. kDataLoss: the segment is gone or
+// damaged; kUnavailable: its owner did not answer. Readers fail fast (never wait for a re-run), so that reducers cannot hold all slots.
+struct FetchFailed { ExecutorId executor; JobId job; TaskAttempt id; dag::SegmentRef lost; Status status; };
 struct SegmentsLost { WorkerId worker; JobId job; std::vector<SegmentId> segments; };
 struct TimerFired { std::uint64_t timer = 0; };
 
@@ -69,31 +118,54 @@ using Event = std::variant<WorkerRegistered, WorkerLost, WorkerDrained, JobSubmi
                            SegmentsLost, TimerFired>;
 
 // ---- actions: what to do, in this order --------------------------------------------------------------------------------------------
-struct JournalRecord { std::string bytes; };                     // make durable before anything that follows in the list
-struct AcceptJob { JobId job; };                                 // now the client may be told
+// Append to the journal. `sync`: durable before anything that follows is done. Not `sync`: written in order, durable at the latest with the
+// next synced record; nothing waits for it (what a task made: losing the suffix of these means only that some work is done again).
+// A record above 64 KiB (large results, broadcast values) may be put in a file of its own that is synced first, with a reference in the
+// journal: the bytes are opaque, so this indirection is the shell's; Replay() gets the bytes as they were.
+struct JournalRecord { std::string bytes; bool sync = true; };
+struct AcceptJob { JobId job; std::string submit_key; };         // now the client may be told
+struct RefuseJob { std::string submit_key; Status status; };     // kUnplaceable: no worker fits; kResourceExhausted: too many jobs wait
 struct StartExecutor { WorkerId worker; JobId job; ExecutorId executor; };
 struct StopExecutor { WorkerId worker; ExecutorId executor; std::string reason; };
-struct NameDriver { ExecutorId executor; };                      // it computes Once values and its stdout is the job's
+struct NameDriver { ExecutorId executor; JobId job; };           // its plan leads, it computes Once values and its stdout is the job's
 struct RunTask { ExecutorId executor; JobId job; std::uint64_t sequence = 0; TaskAttempt id; std::vector<dag::TaskInput> inputs; bool retry = false; bool verify = false; };
-struct CancelTask { ExecutorId executor; JobId job; TaskAttempt id; };
-struct PublishAction { ExecutorId executor; std::uint64_t sequence = 0; Status status; std::vector<std::string> values; };
+struct CancelTask { ExecutorId executor; JobId job; TaskAttempt id; };  // its slot counts as free at once
+struct PublishAction { ExecutorId executor; std::uint64_t sequence = 0; Status status; Values values; };
+struct ComputeOnce { ExecutorId executor; std::string name; };   // to the driver that waits in Once(name): compute, answer OnceComputed
 struct PublishOnce { ExecutorId executor; std::string name; Status status; std::string value; };
-struct FreeSegments { WorkerId worker; JobId job; std::vector<SegmentId> segments; };
+struct FreeSegments { WorkerId worker; JobId job; std::vector<SegmentId> segments; bool whole_job = false; };  // whole_job: all of the job's
 struct FinishJob { JobId job; Status status; std::int32_t main_exit = 0; };  // after it, everything of the job is released
 struct SetTimer { std::uint64_t timer = 0; TimeMs at = 0; };
 // A line of the job's event log: {"event":"task_lost",...}; tests assert recovery from these.
 struct LogEvent { JobId job; std::string kind; std::string json; };
 
-using SchedulerAction = std::variant<JournalRecord, AcceptJob, StartExecutor, StopExecutor, NameDriver, RunTask, CancelTask, PublishAction,
-                                     PublishOnce, FreeSegments, FinishJob, SetTimer, LogEvent>;
+using SchedulerAction = std::variant<JournalRecord, AcceptJob, RefuseJob, StartExecutor, StopExecutor, NameDriver, RunTask, CancelTask,
+                                     PublishAction, ComputeOnce, PublishOnce, FreeSegments, FinishJob, SetTimer, LogEvent>;
 
-struct Options {
-  std::uint32_t worker_task_failures_max = 4;   // machine faults on one worker before it is avoided for a while
-  std::uint32_t fetch_retries_max = 8;
-  TimeMs executor_restart_delay_ms = 200;       // doubled for each crash in a row, bounded
+// Bugs that tests plant to prove that the simulator would find them. All false outside tests.
+struct PlantedBugs {
+  bool reuse_attempts_after_restart = false;  // forget the journalled high-water mark
+  bool act_before_sync = false;               // acknowledge, publish and commit before the journal record
+  bool keep_stale_consumers = false;          // keep what was made from content that a re-run has changed
+  bool ignore_submit_key = false;
 };
 
-struct JobView;  // read-only picture for `job list|show`, explain and progress: see job_view.h
+struct Options {
+  std::uint32_t jobs_running_max = 16;          // further jobs wait in the order of submission
+  std::uint32_t jobs_waiting_max = 10'000;      // beyond it a submit is refused
+  std::uint32_t jobs_finished_kept = 1'000;     // finished jobs that views still show
+  std::uint32_t machine_attempts_max = 16;      // machine faults of one task before the job fails with the last of them
+  std::uint32_t fetch_retries_max = 32;         // of one task; each one re-runs a producer, so this bounds livelock only
+  std::uint32_t worker_task_failures_max = 4;   // machine faults in a row on one worker before it is avoided for a while
+  TimeMs worker_avoided_ms = 30'000;
+  std::uint32_t executor_failures_max = 10;     // executors in a row that die before they do anything
+  TimeMs executor_restart_delay_ms = 200;       // doubled for each crash in a row, bounded by:
+  TimeMs executor_restart_delay_max_ms = 10'000;
+  TimeMs executor_start_max_ms = 60'000;        // from StartExecutor to ExecutorReady
+  TimeMs task_retry_delay_ms = 100;             // after a machine fault; doubled, bounded by 5 s
+  TimeMs verify_wait_ms = 2'000;                // how long a verdict waits for a second executor that is still starting
+  PlantedBugs planted;
+};
 
 class Scheduler {
  public:
@@ -104,12 +176,20 @@ class Scheduler {
 
   std::vector<SchedulerAction> Step(TimeMs now, const Event& event);
 
-  // Rebuilds the state from one durable record; records come in the order of their writing. kDataLoss when it cannot be read.
+  // Rebuilds the state from one durable record; records come in the order of their writing. kDataLoss (JRN01) when it cannot be read,
+  // kVersionSkew (JRN02) when a newer version wrote it.
   Status Replay(const JournalRecord& record);
   // After the last Replay(): what a freshly started master has to do (timers, jobs that wait for workers).
   std::vector<SchedulerAction> Recovered(TimeMs now);
 
-  std::vector<JobView> Jobs() const;
+  // The whole state as records: a journal that holds just these replays to the same state. The shell may write them to a fresh journal,
+  // sync it and drop the old one (between two Steps, with all earlier records written).
+  std::vector<JournalRecord> Snapshot() const;
+
+  std::vector<JobView> Jobs() const;                // in the order of submission; finished ones as long as they are kept
+  std::optional<JobView> Job(JobId job) const;
+  std::uint64_t JobVersion(JobId job) const;        // grows with each change of the job's view; 0: no such job. O(log n): for polling
+  std::vector<WorkerView> Workers() const;
 
  private:
   struct State;
