@@ -1,0 +1,123 @@
+// Check() refuses each kind of illegal plan; Explain and FirstDifference say what a person needs.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "dag/stage_graph.h"
+
+namespace ropewalk::dag {
+namespace {
+
+Stage MakeStage(std::uint64_t id, std::uint32_t tasks, StageOutput output, std::vector<StageInput> inputs = {}) {
+  Stage stage;
+  stage.id = StageId{id};
+  stage.name = "Op" + std::to_string(id) + " > Map (a.cc:" + std::to_string(id) + ")";
+  stage.tasks = tasks;
+  stage.output = output;
+  stage.inputs = std::move(inputs);
+  stage.fingerprint = 100 + id;
+  return stage;
+}
+
+// read(1) -shuffle-> cached(2) -one to one-> files(3) -> commit(4)
+ActionPlan Legal() {
+  ActionPlan plan;
+  plan.sequence = 3;
+  plan.name = "WriteText (a.cc:4)";
+  plan.stages = {MakeStage(1, 5, StageOutput::kSegment), MakeStage(2, 2, StageOutput::kSegment, {{StageId{1}}}),
+                 MakeStage(3, 4, StageOutput::kFiles, {{StageId{2}, InputPattern::kOneToOne, 0}, {StageId{2}, InputPattern::kOneToOne, 2}}),
+                 MakeStage(4, 1, StageOutput::kCommit, {{StageId{3}, InputPattern::kGather}})};
+  plan.retired = {StageId{77}};
+  plan.fingerprint = 9;
+  return plan;
+}
+
+TEST(StageGraph, ALegalPlanPasses) {
+  EXPECT_TRUE(Check(Legal()).ok()) << Check(Legal()).ToString();
+  ActionPlan empty_input = Legal();
+  for (int i : {0, 1, 2}) empty_input.stages[i].tasks = 0;
+  empty_input.stages[2].inputs[1].first_task = 0;
+  empty_input.stages[2].inputs.pop_back();
+  EXPECT_TRUE(Check(empty_input).ok()) << Check(empty_input).ToString();
+}
+
+TEST(StageGraph, EachIllegalPlanIsRefusedAndTheStageIsNamed) {
+  struct Case {
+    const char* why;
+    std::function<void(ActionPlan&)> spoil;
+    const char* names;
+  };
+  const Case cases[] = {
+      {"no stages", [](ActionPlan& p) { p.stages.clear(); }, "has no stage"},
+      {"sequence 0", [](ActionPlan& p) { p.sequence = 0; }, "sequence 0"},
+      {"id 0", [](ActionPlan& p) { p.stages[1].id = {}; }, "its id is 0"},
+      {"id twice", [](ActionPlan& p) { p.stages[1].id = StageId{1}; }, "used twice"},
+      {"input of a later stage", [](ActionPlan& p) { std::swap(p.stages[0], p.stages[1]); }, "not earlier"},
+      {"input of itself", [](ActionPlan& p) { p.stages[1].inputs[0].stage = StageId{2}; }, "not earlier"},
+      {"shuffle of files", [](ActionPlan& p) { p.stages[3].inputs[0].pattern = InputPattern::kAllToAll; }, "makes no segments"},
+      {"one-to-one of files", [](ActionPlan& p) { p.stages[3].inputs[0].pattern = InputPattern::kOneToOne; }, "makes no segments"},
+      {"gather of segments", [](ActionPlan& p) { p.stages[2].inputs[0] = {StageId{2}, InputPattern::kGather}; }, "which makes none"},
+      {"unknown pattern", [](ActionPlan& p) { p.stages[1].inputs[0].pattern = static_cast<InputPattern>(9); }, "unknown input pattern"},
+      {"unknown output", [](ActionPlan& p) { p.stages[1].output = static_cast<StageOutput>(9); }, "unknown kind"},
+      {"one-to-one beyond the end", [](ActionPlan& p) { p.stages[2].inputs[1].first_task = 3; }, "have no reader"},
+      {"first_task on a shuffle", [](ActionPlan& p) { p.stages[1].inputs[0].first_task = 1; }, "one-to-one inputs only"},
+      {"commit with two tasks", [](ActionPlan& p) { p.stages[3].tasks = 2; }, "exactly one task"},
+      {"commit with none", [](ActionPlan& p) { p.stages[3].tasks = 0; }, "exactly one task"},
+      {"commit of nothing", [](ActionPlan& p) { p.stages[3].inputs.clear(); }, "gathers a stage of files"},
+      {"files without commit", [](ActionPlan& p) { p.stages.pop_back(); }, "without a commit"},
+      {"commit in the middle", [](ActionPlan& p) { p.stages.push_back(MakeStage(5, 1, StageOutput::kResult)); }, "the last stage"},
+      {"result that nobody reads", [](ActionPlan& p) { p.stages.insert(p.stages.begin(), MakeStage(5, 1, StageOutput::kResult)); }, "nobody reads"},
+      {"hints", [](ActionPlan& p) { p.stages[0].input_bytes = {1, 2}; }, "size hints"},
+      {"input twice", [](ActionPlan& p) { p.stages[1].inputs.push_back(p.stages[1].inputs[0]); }, "listed twice"},
+      {"too many tasks", [](ActionPlan& p) { p.stages[0].tasks = 1u << 30; }, "the limit"},
+      {"retired and used", [](ActionPlan& p) { p.retired = {StageId{2}}; }, "retired and used"},
+      {"retired twice", [](ActionPlan& p) { p.retired = {StageId{8}, StageId{8}}; }, "listed twice"},
+  };
+  for (const Case& c : cases) {
+    ActionPlan plan = Legal();
+    c.spoil(plan);
+    Status status = Check(plan);
+    EXPECT_EQ(status.code(), Code::kInternal) << c.why;
+    EXPECT_NE(status.ToString().find(c.names), std::string::npos) << c.why << ": " << status.ToString();
+  }
+}
+
+TEST(StageGraph, ExplainShowsEachStageOnceWithDepthTasksAndInputs) {
+  EXPECT_EQ(Explain(Legal()),
+            "action 3: WriteText (a.cc:4)\n"
+            "  stage 1  Op1 > Map (a.cc:1)  5 tasks -> segments\n"
+            "    stage 2  Op2 > Map (a.cc:2)  2 tasks -> segments  reads 1 all-to-all\n"
+            "      stage 3  Op3 > Map (a.cc:3)  4 tasks -> files  reads 2 one-to-one, 2 one-to-one from task 2\n"
+            "        stage 4  Op4 > Map (a.cc:4)  1 task -> commit  reads 3 gather\n"
+            "  retires 77\n");
+}
+
+TEST(StageGraph, FirstDifferenceNamesTheOperator) {
+  EXPECT_EQ(FirstDifference(Legal(), Legal()), "");
+  struct Case {
+    std::function<void(ActionPlan&)> change;
+    const char* names;
+  };
+  const Case cases[] = {
+      {[](ActionPlan& p) { p.sequence = 4; }, "the other at 4"},
+      {[](ActionPlan& p) { p.stages[1].name = "Op2 > Filter (a.cc:2)"; p.stages[1].fingerprint = 5; }, "operator 2 is Map (a.cc:2) in one replica and Filter (a.cc:2)"},
+      {[](ActionPlan& p) { p.stages[1].name = "Op2 > Map > Map (a.cc:2)"; }, "operator 2 is Map (a.cc:2) in one replica and Map in the other"},
+      {[](ActionPlan& p) { p.stages[1].fingerprint = 5; }, "stage 2 (Op2 > Map (a.cc:2)): same operators, but types"},
+      {[](ActionPlan& p) { p.stages[1].tasks = 7; }, "2 tasks in one replica and 7"},
+      {[](ActionPlan& p) { p.stages[2].id = StageId{11}; }, "more or fewer datasets"},
+      {[](ActionPlan& p) { p.stages[2].inputs.pop_back(); }, "reads different stages"},
+      {[](ActionPlan& p) { p.stages[0].input_bytes = {1, 2, 3, 4, 5}; }, "sizes of its input"},
+      {[](ActionPlan& p) { p.stages.pop_back(); }, "stage 4 (Op4 > Map (a.cc:4)) is in one replica only"},
+      {[](ActionPlan& p) { p.retired.clear(); }, "let go of different"},
+      {[](ActionPlan& p) { p.name = "Count (a.cc:9)"; }, "Count (a.cc:9)"},
+      {[](ActionPlan& p) { p.fingerprint = 1; }, "fingerprints differ"},
+  };
+  for (const Case& c : cases) {
+    ActionPlan other = Legal();
+    c.change(other);
+    EXPECT_NE(FirstDifference(Legal(), other).find(c.names), std::string::npos) << c.names << " / " << FirstDifference(Legal(), other);
+  }
+}
+
+}  // namespace
+}  // namespace ropewalk::dag
