@@ -130,8 +130,10 @@ Status Check(const ActionPlan& plan) {
   const Stage& last = plan.stages.back();
   if (last.output == StageOutput::kFiles) return Illegal(last, "files without a commit would never appear");
   for (const Stage& stage : plan.stages) {
+    if (&stage != &last && stage.output == StageOutput::kCommit) return Illegal(stage, "a commit is the last stage");
+  }
+  for (const Stage& stage : plan.stages) {
     if (&stage == &last) continue;
-    if (stage.output == StageOutput::kCommit) return Illegal(stage, "a commit is the last stage");
     if (stage.output == StageOutput::kResult || stage.output == StageOutput::kFiles) {
       bool read = std::any_of(last.inputs.begin(), last.inputs.end(), [&](const StageInput& input) { return input.stage == stage.id; });
       if (!read) return Illegal(stage, "nobody reads its values");

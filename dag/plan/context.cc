@@ -1,0 +1,45 @@
+#include "dag/plan/context.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+namespace ropewalk::dag {
+
+PlanContext::PlanContext(Backend* backend, FailHook fail) : backend_(backend), fail_(std::move(fail)), main_thread_(std::this_thread::get_id()) {}
+
+std::uint64_t PlanContext::NextNodeId() {
+  RequireMainThread("build a dataset");
+  return ++last_node_;
+}
+
+std::vector<StageId> PlanContext::TakeRetired() {
+  // Sorted: the order in which C++ destroys temporaries is the compiler's business and must not enter a plan.
+  std::sort(retired_.begin(), retired_.end());
+  return std::exchange(retired_, {});
+}
+
+void PlanContext::Fail(const Status& status) const {
+  if (fail_) fail_(status);
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::exit(ExitCode(status.code()));
+}
+
+void PlanContext::RequireMainThread(const char* doing) const {
+  if (closed_) {
+    Fail(Status(Code::kUserError, "DAG02", std::string("cannot ") + doing + ": the job has ended", "the ropewalk::Job object of main is gone",
+                "keep it alive until the last dataset is used"));
+  }
+  if (std::this_thread::get_id() != main_thread_) {
+    Fail(Status(Code::kUserError, "DAG01", std::string("cannot ") + doing + " in this thread",
+                "every executor replays main, so datasets are built and run in main's thread only, never inside an operator",
+                "move the call to main's thread; CollectAsync starts several actions at once"));
+  }
+}
+
+std::uint32_t DefaultPartitions(const Settings& settings) {
+  // Two for each slot: stragglers overlap, and tables stay half as large.
+  return settings.partitions != 0 ? settings.partitions : std::max<std::uint32_t>(1, 2 * settings.slots);
+}
+
+}  // namespace ropewalk::dag

@@ -1,0 +1,188 @@
+#include "dag/plan/planner.h"
+
+#include <algorithm>
+#include <exception>
+#include <unordered_set>
+#include <utility>
+
+#include "base/hash.h"
+
+namespace ropewalk::dag {
+namespace {
+
+struct Border {
+  PlanNode* node;
+  std::uint32_t offset;  // partition 0 of `node` is this partition of the stage
+};
+
+// The borders that a stage reads when its tasks stream `from`, in order, and the size hint of each task.
+void FindBorders(PlanNode* from, std::vector<Border>* borders, std::vector<std::uint64_t>* bytes) {
+  std::vector<Border> open = {{from, 0}};
+  bool hints = false;
+  bytes->assign(from->partitions(), 0);
+  while (!open.empty()) {
+    Border at = open.back();
+    open.pop_back();
+    if (at.node->is_border()) {
+      borders->push_back(at);
+      continue;
+    }
+    const std::vector<std::uint64_t>& sizes = at.node->partition_bytes();
+    hints |= !sizes.empty();
+    std::copy(sizes.begin(), sizes.end(), bytes->begin() + at.offset);
+    std::uint32_t end = at.offset + at.node->partitions();
+    for (auto parent = at.node->parents().rbegin(); parent != at.node->parents().rend(); ++parent) {
+      end -= (*parent)->partitions();
+      open.push_back({parent->get(), end});
+    }
+  }
+  if (!hints) bytes->clear();
+}
+
+class Planner {
+ public:
+  explicit Planner(ActionPlan* plan, std::unordered_map<StageId, StageProgram>* programs) : plan_(plan), programs_(programs) {}
+
+  // Adds the stages of `root` and of all it needs, inputs first. An explicit stack: lineage may be deep.
+  void Add(const PlanNodePtr& root) {
+    struct Frame {
+      PlanNode* node;
+      bool expanded;
+    };
+    std::vector<Frame> open = {{root.get(), false}};
+    while (!open.empty()) {
+      Frame& frame = open.back();
+      PlanNode* node = frame.node;
+      if (done_.contains(node)) {
+        open.pop_back();
+        continue;
+      }
+      if (frame.expanded) {
+        open.pop_back();
+        done_.insert(node);
+        order_.push_back(node->shared_from_this());
+        node->MarkPlanned();
+        for (const StageSpec& spec : node->stages()) AddStage(*node, spec);
+        continue;
+      }
+      frame.expanded = true;
+      std::vector<PlanNode*> needed;
+      for (const StageSpec& spec : node->stages()) {
+        if (spec.from == nullptr) continue;
+        std::vector<Border> borders;
+        std::vector<std::uint64_t> bytes;
+        FindBorders(spec.from.get(), &borders, &bytes);
+        for (const Border& border : borders) needed.push_back(border.node);
+      }
+      for (auto border = needed.rbegin(); border != needed.rend(); ++border) open.push_back({*border, false});
+    }
+  }
+
+  std::vector<PlanNodePtr> TakeOrder() { return std::move(order_); }
+
+ private:
+  void AddStage(const PlanNode& node, const StageSpec& spec) {
+    Stage stage;
+    stage.id = node.stage_id(spec.side);
+    stage.output = spec.output;
+    stage.tasks = spec.tasks;
+    std::string begin;
+    if (spec.from != nullptr) {
+      stage.tasks = spec.from->partitions();
+      begin = spec.from->label();
+      std::vector<Border> borders;
+      FindBorders(spec.from.get(), &borders, &stage.input_bytes);
+      for (const Border& border : borders) AddInputs(border, &stage.inputs);
+    }
+    for (const StageInput& input : spec.gathers) stage.inputs.push_back(input);
+    stage.name = begin + spec.operators + (begin.empty() && spec.operators.empty() ? "" : " > ") + node.op() + " (" + node.site().ToString() + ")";
+    stage.fingerprint = HashCombine(node.fingerprint(), spec.side);
+    programs_->emplace(stage.id, spec.program);
+    plan_->stages.push_back(std::move(stage));
+  }
+
+  static void AddInputs(const Border& border, std::vector<StageInput>* inputs) {
+    for (const StageSpec& spec : border.node->stages()) {
+      StageInput input{border.node->stage_id(spec.side), spec.read_as, 0};
+      if (spec.read_as == InputPattern::kOneToOne) input.first_task = border.offset;
+      if (std::find(inputs->begin(), inputs->end(), input) == inputs->end()) inputs->push_back(input);
+    }
+  }
+
+  ActionPlan* plan_;
+  std::unordered_map<StageId, StageProgram>* programs_;
+  std::unordered_set<const PlanNode*> done_;
+  std::vector<PlanNodePtr> order_;
+};
+
+std::uint64_t FingerprintOf(const ActionPlan& plan) {
+  std::uint64_t hash = HashCombine(plan.sequence, Checksum64(plan.name));
+  for (const Stage& stage : plan.stages) {
+    hash = HashCombine(hash, stage.id.value);
+    hash = HashCombine(hash, Checksum64(stage.name));
+    hash = HashCombine(hash, std::uint64_t{stage.tasks} << 8 | static_cast<std::uint64_t>(stage.output));
+    for (const StageInput& input : stage.inputs) {
+      hash = HashCombine(hash, input.stage.value);
+      hash = HashCombine(hash, std::uint64_t{input.first_task} << 8 | static_cast<std::uint64_t>(input.pattern));
+    }
+    for (std::uint64_t bytes : stage.input_bytes) hash = HashCombine(hash, bytes);
+    hash = HashCombine(hash, stage.fingerprint);
+  }
+  for (StageId id : plan.retired) hash = HashCombine(hash, id.value);
+  return hash;
+}
+
+}  // namespace
+
+Planned Plan(const PlanNodePtr& action) {
+  PlanContext& context = *action->context();
+  context.RequireMainThread("run an action");
+  Planned planned;
+  ActionPlan& plan = planned.action.plan;
+  plan.sequence = context.NextSequence();
+  plan.name = action->op() + " (" + action->site().ToString() + ")";
+  plan.retired = context.TakeRetired();
+  Planner planner(&plan, &planned.action.programs);
+  planner.Add(action);
+  planned.borders = planner.TakeOrder();
+  plan.fingerprint = FingerprintOf(plan);
+  if (Status status = Check(plan); !status.ok()) context.Fail(status);
+  return planned;
+}
+
+RunningAction::RunningAction(PlanNodePtr action) : node_(std::move(action)) {
+  Planned planned = Plan(node_);
+  borders_ = std::move(planned.borders);
+  pending_ = node_->context()->backend().Submit(std::move(planned.action));
+}
+
+RunningAction& RunningAction::operator=(RunningAction&& other) {
+  if (this != &other) {
+    if (valid()) Wait();
+    node_ = std::move(other.node_);
+    borders_ = std::move(other.borders_);
+    pending_ = std::move(other.pending_);
+  }
+  return *this;
+}
+
+RunningAction::~RunningAction() noexcept(false) {
+  if (valid() && std::uncaught_exceptions() == 0) Wait();
+}
+
+std::vector<std::string> RunningAction::Wait() {
+  PlanNodePtr node = std::exchange(node_, nullptr);
+  std::vector<PlanNodePtr> borders = std::exchange(borders_, {});
+  std::unique_ptr<PendingAction> pending = std::move(pending_);
+  std::shared_ptr<PlanContext> context = node->context();
+  context->RequireMainThread("wait for an action");
+  Result<std::vector<std::string>> values = pending->Wait();
+  if (!values.ok()) context->Fail(values.status());
+  // Nothing can be lost in one process: letting the ancestors go keeps loops of any length flat.
+  if (context->backend().outputs_are_durable()) {
+    for (const PlanNodePtr& border : borders) border->DropLineage();
+  }
+  return *std::move(values);
+}
+
+}  // namespace ropewalk::dag
