@@ -60,11 +60,13 @@ struct SegmentAt {                        // what a worker says it holds: sealed
   std::uint64_t records = 0;
 };
 
-// Where a task of a dead executor had got to, read from the shared cursor file.
+// Where a task of a dead executor had got to, read from the shared cursor file (dag::RecordCursor).
 struct TaskCursor {
   TaskAttempt id;
   std::uint64_t split = 0;
   std::uint64_t offset = 0;
+  std::uint32_t signal = 0;  // not 0: it was this task's thread that crashed; 0 in all cursors: nobody knows
+  std::string source;        // the file that was being read; empty: not a file
 };
 
 struct TaskCounters {
@@ -91,7 +93,8 @@ struct JobSubmitted { JobSpec spec; };
 struct JobCancelled { JobId job; std::string reason; };
 struct ExecutorReady { ExecutorId executor; };                   // it said hello
 // The process is gone (or never came). `reason` tells whose fault: kUserError: it exited or crashed by itself (exit_code or signal says how);
-// kResourceExhausted: killed for memory; kUnavailable: it could not be started, or the worker ended it; kInvalid, kNotFound, kVersionSkew:
+// kResourceExhausted: killed for memory; kUnavailable: it could not be started, or the worker ended it (SIGKILL and SIGTERM count as that
+// whatever the code, since user code does not do it to itself); kInvalid, kNotFound, kVersionSkew:
 // it can never start (a missing library, a damaged artifact).
 struct ExecutorExited {
   ExecutorId executor;
@@ -106,7 +109,15 @@ struct ExecutorAtOnce { ExecutorId executor; std::string name; };               
 struct OnceComputed { ExecutorId executor; std::string name; std::string value; Status status; };
 struct MainReturned { ExecutorId executor; std::int32_t exit_code = 0; };
 struct TaskFinished { ExecutorId executor; JobId job; TaskAttempt id; dag::TaskResult result; TaskCounters counters; };
-struct TaskFailed { ExecutorId executor; JobId job; TaskAttempt id; Status status; std::uint64_t cursor_split = 0; std::uint64_t cursor_offset = 0; };
+struct TaskFailed {
+  ExecutorId executor;
+  JobId job;
+  TaskAttempt id;
+  Status status;  // kUserError: the user's code or data; kUnavailable, kResourceExhausted, kDataLoss, kCancelled: the machine's fault; else final
+  std::uint64_t cursor_split = 0;
+  std::uint64_t cursor_offset = 0;
+  std::string source;
+};
 // The task gave its slot back because an input could not be read: the producer's fault, not the reader's. kDataLoss: the segment is gone or
 // damaged; kUnavailable: its owner did not answer. Readers fail fast (never wait for a re-run), so that reducers cannot hold all slots.
 struct FetchFailed { ExecutorId executor; JobId job; TaskAttempt id; dag::SegmentRef lost; Status status; };
