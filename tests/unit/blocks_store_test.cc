@@ -1,0 +1,433 @@
+// The block store against a simple model: what was written comes back, whatever was spilled, freed or read meanwhile.
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "tests/unit/blocks_testing.h"
+
+namespace ropewalk::blocks {
+namespace {
+
+using testing::ExpectSame;
+using testing::Fill;
+using testing::Model;
+using testing::Seed;
+using testing::TempDir;
+
+std::unique_ptr<BlockStore> OpenStore(const TempDir& dir, std::uint64_t memory_bytes_max, JobId job = {}) {
+  auto store = BlockStore::Open({.memory_bytes_max = memory_bytes_max, .spill_dir = dir.path(), .job = job});
+  EXPECT_TRUE(store.ok()) << store.status().ToString();
+  return *std::move(store);
+}
+
+TaskAttempt Producer(std::uint32_t task) { return {StageId{7}, task, 1}; }
+
+struct Written {
+  dag::SegmentRef ref;
+  dag::SegmentInfo info;
+  std::uint32_t parts = 0;
+  Model model;
+};
+
+Written Write(BlockStore& store, std::mt19937_64& random, std::uint32_t task, std::uint32_t parts, std::size_t extents, std::size_t largest) {
+  Written written{.parts = parts};
+  auto writer = store.NewSegment(Producer(task), parts);
+  EXPECT_TRUE(writer.ok());
+  written.model = Fill(**writer, random, parts, extents, largest);
+  auto info = (*writer)->Seal();
+  EXPECT_TRUE(info.ok()) << info.status().ToString();
+  written.info = *info;
+  written.ref = {.producer = Producer(task), .segment = info->segment, .bytes = info->bytes};
+  return written;
+}
+
+std::vector<std::string> FilesBelow(const std::string& path) {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path))
+    if (entry.is_regular_file() && entry.path().extension() == ".run") files.push_back(entry.path());
+  return files;
+}
+
+TEST(BlocksStore, RandomSegmentsComeBackInMemoryAndSpilled) {
+  std::mt19937_64 random(Seed());
+  for (std::uint64_t budget : {std::uint64_t(0), std::uint64_t(3) << 20, std::uint64_t(1) << 30}) {
+    TempDir dir;
+    auto store = OpenStore(dir, budget);
+    std::vector<Written> all;
+    std::uint64_t bytes = 0;
+    for (std::uint32_t task = 0; task < 30; ++task) {
+      std::uint32_t parts = task % 5 == 0 ? 0 : 1 + random() % 40;
+      all.push_back(Write(*store, random, task, parts, random() % 40, task % 7 == 3 ? 5u << 20 : 200u << 10));
+      bytes += all.back().info.bytes;
+    }
+    EXPECT_EQ(store->stats().segments, 30u);
+    EXPECT_EQ(store->List().size(), 30u);
+    if (budget == 0) {
+      EXPECT_GE(store->stats().spilled_bytes, bytes);
+    }
+    if (budget == 3u << 20) {
+      EXPECT_GT(store->stats().spilled_bytes, 0u);
+      // One small buffer of a writer may come on top.
+      EXPECT_LE(store->stats().memory_bytes_peak, budget + (2u << 20));
+    }
+    if (budget == 1u << 30) {
+      EXPECT_EQ(store->stats().spilled_bytes_total, 0u);
+    }
+    for (const Written& w : all) {
+      std::uint64_t expected = 0;
+      for (const auto& [part, extents] : w.model)
+        for (const auto& [data, records] : extents) expected += data.size();
+      EXPECT_EQ(w.info.bytes, expected);
+      ExpectSame(*store, w.ref, 0, w.parts, w.model);
+      if (w.parts > 2) ExpectSame(*store, w.ref, 1, w.parts / 2, w.model);
+      ExpectSame(*store, w.ref, w.parts, 5, {});
+    }
+    EXPECT_EQ(store->stats().leases, 0u);
+    std::vector<SegmentId> ids;
+    for (const Written& w : all) ids.push_back(w.ref.segment);
+    ASSERT_TRUE(store->Free(ids).ok());
+    ASSERT_TRUE(store->Free(ids).ok());
+    EXPECT_EQ(store->stats().memory_bytes, 0u);
+    EXPECT_EQ(store->stats().spilled_bytes, 0u);
+    EXPECT_EQ(store->stats().segments, 0u);
+    EXPECT_TRUE(FilesBelow(dir.path()).empty());
+  }
+}
+
+TEST(BlocksStore, ContentHashIsOfTheRecordsAndNotOfPlaceOrOrderOfParts) {
+  TempDir dir;
+  auto roomy = OpenStore(dir, 1u << 30), tight = OpenStore(dir, 0);
+  auto hash = [](BlockStore& store, std::vector<std::pair<std::uint32_t, std::string>> extents) {
+    auto writer = store.NewSegment(Producer(1), 4);
+    for (const auto& [part, data] : extents) EXPECT_TRUE((*writer)->Append(part, AsBytes(data), 1).ok());
+    return (*writer)->Seal()->content_hash;
+  };
+  std::uint64_t expected = hash(*roomy, {{0, "a"}, {1, "b"}, {1, "c"}});
+  EXPECT_EQ(expected, hash(*tight, {{0, "a"}, {1, "b"}, {1, "c"}}));
+  EXPECT_EQ(expected, hash(*roomy, {{1, "b"}, {0, "a"}, {1, "c"}}));
+  EXPECT_NE(expected, hash(*roomy, {{0, "a"}, {1, "c"}, {1, "b"}}));
+  EXPECT_NE(expected, hash(*roomy, {{0, "a"}, {1, "bc"}}));
+  EXPECT_NE(expected, hash(*roomy, {{0, "a"}, {2, "b"}, {1, "c"}}));
+}
+
+TEST(BlocksStore, ExtentsInMemoryAreViewsAndOutliveFreeAndStore) {
+  std::mt19937_64 random(Seed());
+  TempDir dir;
+  auto store = OpenStore(dir, 64u << 20);
+  Written w = Write(*store, random, 1, 1, 20, 2u << 20);
+  auto stream = store->Open(w.ref, 0, 1);
+  auto again = store->Open(w.ref, 0, 1);
+  auto first = (*stream)->Next(), same = (*again)->Next();
+  ASSERT_TRUE(first.ok() && first->has_value() && same.ok());
+  EXPECT_EQ((*first)->bytes.data(), (*same)->bytes.data()) << "a copy was made";
+  ASSERT_TRUE(store->Free(std::span(&w.ref.segment, 1)).ok());
+  EXPECT_EQ(store->Open(w.ref, 0, 1).status().code(), Code::kDataLoss);
+  EXPECT_GT(store->stats().memory_bytes, 0u) << "memory counts until the last lease ends";
+  (*again).reset();
+  *same = std::nullopt;
+  std::vector<dag::Extent> extents{**first};
+  while (true) {
+    auto next = (*stream)->Next();
+    ASSERT_TRUE(next.ok());
+    if (!next->has_value()) break;
+    extents.push_back(**next);
+  }
+  (*stream).reset();
+  *first = std::nullopt;
+  EXPECT_GT(store->stats().memory_bytes, 0u);
+  store.reset();
+  ASSERT_EQ(extents.size(), w.model[0].size());
+  for (std::size_t i = 0; i < extents.size(); ++i) EXPECT_TRUE(AsView(extents[i].bytes) == w.model[0][i].first);
+}
+
+TEST(BlocksStore, OnlyUnleasedSegmentsSpillLeastRecentlyUsedFirst) {
+  std::mt19937_64 random(Seed());
+  TempDir dir;
+  auto store = OpenStore(dir, 8u << 20);
+  std::vector<Written> all;
+  for (std::uint32_t task = 0; task < 3; ++task) {
+    auto writer = store->NewSegment(Producer(task), 1);
+    Written w{.parts = 1};
+    w.model[0].emplace_back(testing::RandomBytes(random, 2u << 20), 1);
+    ASSERT_TRUE((*writer)->Append(0, AsBytes(w.model[0][0].first), 1).ok());
+    w.info = *(*writer)->Seal();
+    w.ref = {.producer = Producer(task), .segment = w.info.segment};
+    all.push_back(std::move(w));
+  }
+  auto held = store->Open(all[0].ref, 0, 1);        // leased: must stay in memory
+  ExpectSame(*store, all[1].ref, 0, 1, all[1].model);  // used: 2 is now the oldest
+  auto pointer = (*held)->Next();
+  ASSERT_TRUE(pointer.ok() && pointer->has_value());
+  Written big = Write(*store, random, 9, 1, 0, 0);
+  auto writer = store->NewSegment(Producer(10), 1);
+  std::string bytes = testing::RandomBytes(random, 4u << 20);
+  ASSERT_TRUE((*writer)->Append(0, AsBytes(bytes), 1).ok());
+  ASSERT_TRUE((*writer)->Seal().ok());
+  EXPECT_EQ(FilesBelow(dir.path()).size(), 1u);
+  auto of_1 = store->Open(all[1].ref, 0, 1);
+  auto a = (*of_1)->Next();
+  auto of_1_again = store->Open(all[1].ref, 0, 1);
+  auto b = (*of_1_again)->Next();
+  EXPECT_EQ((*a)->bytes.data(), (*b)->bytes.data()) << "1 was used later than 2 and must still be in memory";
+  EXPECT_TRUE(AsView((*pointer)->bytes) == all[0].model[0][0].first);
+  ExpectSame(*store, all[2].ref, 0, 1, all[2].model);
+}
+
+TEST(BlocksStore, ConcurrentWritersReadersSpillingAndFrees) {
+  TempDir dir;
+  auto store = OpenStore(dir, 12u << 20);
+  std::atomic<std::uint64_t> read{0};
+  std::vector<std::thread> threads;
+  for (std::uint32_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(Seed() + t);
+      std::vector<Written> mine;
+      for (std::uint32_t round = 0; round < 25; ++round) {
+        mine.push_back(Write(*store, random, t * 1000 + round, 8, 12, 600u << 10));
+        const Written& w = mine[random() % mine.size()];
+        ExpectSame(*store, w.ref, 0, w.parts, w.model);
+        read += w.info.bytes;
+        if (random() % 3 == 0) {
+          std::size_t victim = random() % mine.size();
+          auto stream = store->Open(mine[victim].ref, 0, 8);
+          ASSERT_TRUE(stream.ok());
+          ASSERT_TRUE(store->Free(std::span(&mine[victim].ref.segment, 1)).ok());
+          std::uint64_t bytes = 0;
+          while (true) {
+            auto extent = (*stream)->Next();
+            ASSERT_TRUE(extent.ok()) << extent.status().ToString();
+            if (!extent->has_value()) break;
+            bytes += (*extent)->bytes.size();
+          }
+          EXPECT_EQ(bytes, mine[victim].info.bytes);
+          mine.erase(mine.begin() + static_cast<std::ptrdiff_t>(victim));
+        }
+      }
+      std::vector<SegmentId> ids;
+      for (const Written& w : mine) ids.push_back(w.ref.segment);
+      ASSERT_TRUE(store->Free(ids).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(store->stats().spilled_bytes_total, 0u);
+  EXPECT_EQ(store->stats().memory_bytes, 0u);
+  EXPECT_EQ(store->stats().segments, 0u);
+  EXPECT_TRUE(FilesBelow(dir.path()).empty());
+}
+
+TEST(BlocksStore, WriterWithoutSealLeavesNothing) {
+  std::mt19937_64 random(Seed());
+  TempDir dir;
+  auto store = OpenStore(dir, 4u << 20);
+  for (std::size_t largest : {1u << 10, 6u << 20}) {
+    auto writer = store->NewSegment(Producer(1), 3);
+    Fill(**writer, random, 3, 30, largest);
+  }
+  EXPECT_EQ(store->stats().memory_bytes, 0u);
+  EXPECT_EQ(store->stats().segments, 0u);
+  EXPECT_TRUE(FilesBelow(dir.path()).empty());
+}
+
+TEST(BlocksStore, DamagedOrMissingRunFilesAreDataLossThatNamesTheProducer) {
+  std::mt19937_64 random(Seed());
+  TempDir dir;
+  std::vector<SegmentId> lost;
+  auto opened = BlockStore::Open({.memory_bytes_max = 0, .spill_dir = dir.path(), .on_lost = [&](JobId, SegmentId id) { lost.push_back(id); }});
+  ASSERT_TRUE(opened.ok());
+  BlockStore& store = **opened;
+  Written w = Write(store, random, 42, 1, 10, 50000);
+  std::string path = FilesBelow(dir.path()).at(0);
+  int fd = ::open(path.c_str(), O_RDWR);
+  for (int i = 0; i < 50; ++i) {
+    off_t at = static_cast<off_t>(random() % w.info.bytes);
+    unsigned char byte, flipped;
+    ASSERT_EQ(::pread(fd, &byte, 1, at), 1);
+    flipped = static_cast<unsigned char>(byte ^ (1u << (random() % 8)));
+    ASSERT_EQ(::pwrite(fd, &flipped, 1, at), 1);
+    Status status = testing::Drain(store, w.ref, 1);
+    EXPECT_EQ(status.code(), Code::kDataLoss);
+    EXPECT_NE(status.what().find("stage 7 task 42 attempt 1"), std::string::npos) << status.ToString();
+    ASSERT_EQ(::pwrite(fd, &byte, 1, at), 1);
+  }
+  EXPECT_TRUE(testing::Drain(store, w.ref, 1).ok());
+  ASSERT_EQ(::ftruncate(fd, static_cast<off_t>(w.info.bytes / 2)), 0);
+  EXPECT_EQ(testing::Drain(store, w.ref, 1).code(), Code::kDataLoss);
+  ::close(fd);
+  ::unlink(path.c_str());
+  EXPECT_EQ(testing::Drain(store, w.ref, 1).code(), Code::kDataLoss);
+  EXPECT_EQ(lost, std::vector<SegmentId>{w.ref.segment});
+  EXPECT_EQ(store.stats().segments, 0u) << "a segment that is known to be lost is not reported as held";
+}
+
+TEST(BlocksStore, MemoryIsVerifiedToo) {
+  TempDir dir;
+  auto store = OpenStore(dir, 64u << 20);
+  auto writer = store->NewSegment(Producer(3), 1);
+  std::string bytes(100000, 'x');
+  ASSERT_TRUE((*writer)->Append(0, AsBytes(bytes), 1).ok());
+  auto info = (*writer)->Seal();
+  dag::SegmentRef ref{.producer = Producer(3), .segment = info->segment};
+  auto extent = (*store->Open(ref, 0, 1))->Next();
+  const_cast<std::byte&>((*extent)->bytes[777]) ^= std::byte{4};  // a stray write of user code
+  EXPECT_EQ(testing::Drain(*store, ref, 1).code(), Code::kDataLoss);
+}
+
+TEST(BlocksStore, AnIdOfAnotherLifeOrJobIsGone) {
+  std::mt19937_64 random(Seed());
+  TempDir dir;
+  auto store = OpenStore(dir, 64u << 20, JobId{5});
+  Written w = Write(*store, random, 1, 1, 3, 100);
+  dag::SegmentRef other = w.ref;
+  other.producer.attempt = 2;
+  EXPECT_EQ(testing::Drain(*store, other, 1).code(), Code::kDataLoss);
+  EXPECT_EQ(store->Lease(JobId{6}, w.ref.producer, w.ref.segment).status().code(), Code::kDataLoss);
+  EXPECT_TRUE(store->Lease(JobId{5}, w.ref.producer, w.ref.segment).ok());
+  store->FreeOf(JobId{6}, std::span(&w.ref.segment, 1));
+  EXPECT_EQ(store->stats().segments, 1u);
+  store->FreeJob(JobId{5});
+  EXPECT_EQ(store->stats().segments, 0u);
+}
+
+TEST(BlocksStore, PartOutOfRangeIsRefused) {
+  TempDir dir;
+  auto store = OpenStore(dir, 64u << 20);
+  auto writer = store->NewSegment(Producer(3), 2);
+  EXPECT_EQ((*writer)->Append(2, {}, 1).code(), Code::kInternal);
+}
+
+TEST(BlocksStore, FullSpillDiskIsResourceExhausted) {
+  // /dev/full cannot be a folder, so the folder is taken away instead: creating run files fails. The disk-full lane is in blocks_enospc_test.
+  std::mt19937_64 random(Seed());
+  TempDir dir;
+  auto store = OpenStore(dir, 0);
+  std::filesystem::remove_all(dir.path());
+  auto writer = store->NewSegment(Producer(3), 2);
+  std::string bytes(1000, 'x');
+  Status status = (*writer)->Append(0, AsBytes(bytes), 1);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.ToString();
+  EXPECT_NE(status.what().find(dir.path()), std::string::npos);
+}
+
+TEST(BlocksStore, LeftoversOfDeadOwnersAreSweptAndLivingOnesAreNot) {
+  std::mt19937_64 random(Seed());
+  TempDir dir;
+  pid_t child = ::fork();
+  if (child == 0) {
+    auto store = OpenStore(dir, 0);
+    Write(*store, random, 1, 1, 10, 10000);
+    ::_exit(FilesBelow(dir.path()).empty() ? 1 : 0);  // as kill -9 would: no destructor
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  ASSERT_FALSE(FilesBelow(dir.path()).empty());
+  auto living = OpenStore(dir, 0);
+  EXPECT_TRUE(FilesBelow(dir.path()).empty());
+  Written w = Write(*living, random, 1, 1, 10, 10000);
+  auto second = OpenStore(dir, 0);
+  ExpectSame(*living, w.ref, 0, 1, w.model);
+}
+
+// ---- adopted segments ----------------------------------------------------------------------------------------------------------------
+
+TEST(BlocksAdopt, EveryFlippedBitIsDetected) {
+  TempDir dir;
+  auto store = OpenStore(dir, 64u << 20);
+  std::string good = testing::SegmentBytes(Producer(1), JobId{5}, 3, {{0, "alpha"}, {2, std::string(300, 'b')}, {0, "gamma"}, {1, ""}});
+  auto adopted = store->Adopt(Producer(1), JobId{5}, testing::SealedMemfd(good));
+  ASSERT_TRUE(adopted.ok()) << adopted.status().ToString();
+  EXPECT_EQ(adopted->bytes, 310u);
+  for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
+    auto info = store->Adopt(Producer(1), JobId{5}, testing::SealedMemfd(bad));
+    if (!info.ok()) {
+      EXPECT_EQ(info.status().code(), Code::kDataLoss);
+      continue;
+    }
+    ASSERT_LT(bit / 8, 310u) << "a flipped bit of the index or footer was accepted";
+    auto lease = store->Lease(JobId{5}, Producer(1), info->segment);
+    ASSERT_TRUE(lease.ok());
+    int wrong = 0;
+    for (const ExtentEntry& entry : (*lease)->index().entries) {
+      std::string bytes(entry.length, '\0');
+      ASSERT_TRUE(ReadExactly((*lease)->fd(), entry.offset, std::as_writable_bytes(std::span(bytes)), Producer(1)).ok());
+      wrong += VerifyExtent(entry, AsBytes(bytes), Producer(1)).ok() ? 0 : 1;
+    }
+    EXPECT_EQ(wrong, 1) << "bit " << bit;
+  }
+}
+
+TEST(BlocksAdopt, WrongSizesOwnersAndSealsAreRefused) {
+  TempDir dir;
+  auto store = OpenStore(dir, 64u << 20);
+  std::string good = testing::SegmentBytes(Producer(1), JobId{5}, 1, {{0, "alpha"}});
+  for (std::size_t size = 0; size < good.size(); ++size)
+    EXPECT_EQ(store->Adopt(Producer(1), JobId{5}, testing::SealedMemfd(good.substr(0, size))).status().code(), Code::kDataLoss);
+  EXPECT_EQ(store->Adopt(Producer(1), JobId{5}, testing::SealedMemfd("x" + good)).status().code(), Code::kDataLoss);
+  EXPECT_EQ(store->Adopt(Producer(1), JobId{5}, testing::SealedMemfd(good + "x")).status().code(), Code::kDataLoss);
+  EXPECT_EQ(store->Adopt(Producer(2), JobId{5}, testing::SealedMemfd(good)).status().code(), Code::kDataLoss);
+  EXPECT_EQ(store->Adopt(Producer(1), JobId{6}, testing::SealedMemfd(good)).status().code(), Code::kDataLoss);
+  for (int seals : {0, F_SEAL_SHRINK, F_SEAL_SHRINK | F_SEAL_GROW, F_SEAL_GROW | F_SEAL_WRITE})
+    EXPECT_EQ(store->Adopt(Producer(1), JobId{5}, testing::SealedMemfd(good, seals)).status().code(), Code::kInvalid);
+  int file = ::open(dir.path().c_str(), O_TMPFILE | O_RDWR, 0600);
+  if (file >= 0) {
+    ASSERT_EQ(::pwrite(file, good.data(), good.size(), 0), static_cast<ssize_t>(good.size()));
+    EXPECT_EQ(store->Adopt(Producer(1), JobId{5}, file).status().code(), Code::kInvalid);
+  }
+  EXPECT_EQ(store->stats().memory_bytes, 0u);
+  EXPECT_EQ(store->stats().segments, 0u);
+  EXPECT_TRUE(store->Adopt(Producer(1), JobId{5}, testing::SealedMemfd(good)).ok());
+}
+
+TEST(BlocksAdopt, AdoptedSegmentsSpillAndComeBack) {
+  std::mt19937_64 random(Seed());
+  TempDir dir;
+  auto store = OpenStore(dir, 3u << 20, JobId{5});
+  std::vector<std::pair<dag::SegmentRef, std::string>> all;
+  for (std::uint32_t task = 0; task < 10; ++task) {
+    std::string data = testing::RandomBytes(random, task == 6 ? 5u << 20 : 1u << 20);
+    auto info = store->Adopt(Producer(task), JobId{5}, testing::SealedMemfd(testing::SegmentBytes(Producer(task), JobId{5}, 1, {{0, data}})));
+    ASSERT_TRUE(info.ok()) << info.status().ToString();
+    all.push_back({{.producer = Producer(task), .segment = info->segment}, data});
+  }
+  EXPECT_LE(store->stats().memory_bytes_peak, 3u << 20);
+  EXPECT_GE(FilesBelow(dir.path()).size(), 7u);
+  for (const auto& [ref, data] : all) ExpectSame(*store, ref, 0, 1, {{0, {{data, 1}}}});
+}
+
+// ---- spill space -----------------------------------------------------------------------------------------------------------------------
+
+TEST(BlocksSpill, RandomAppendsAndReads) {
+  std::mt19937_64 random(Seed());
+  TempDir dir;
+  auto space = NewSpillSpace(dir.path());
+  for (int round = 0; round < 10; ++round) {
+    auto file = space->Create();
+    ASSERT_TRUE(file.ok()) << file.status().ToString();
+    std::string all;
+    for (std::uint64_t i = random() % 30; i > 0; --i) {
+      std::string piece = testing::RandomBytes(random, testing::RandomSize(random, 700u << 10));
+      ASSERT_TRUE((*file)->Append(AsBytes(piece)).ok());
+      all += piece;
+    }
+    EXPECT_EQ((*file)->bytes(), all.size());
+    ASSERT_TRUE((*file)->FinishWriting().ok());
+    EXPECT_EQ((*file)->bytes(), all.size());
+    for (int i = 0; i < 50; ++i) {
+      std::uint64_t offset = random() % (all.size() + 10);
+      std::string out(random() % (600u << 10), '\0');
+      auto n = (*file)->ReadAt(offset, std::as_writable_bytes(std::span(out)));
+      ASSERT_TRUE(n.ok()) << n.status().ToString();
+      ASSERT_EQ(*n, offset >= all.size() ? 0 : std::min(out.size(), all.size() - offset));
+      EXPECT_TRUE(out.compare(0, *n, all, std::min<std::size_t>(offset, all.size()), *n) == 0);
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path())) << "spill files have no names";
+}
+
+}  // namespace
+}  // namespace ropewalk::blocks

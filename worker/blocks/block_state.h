@@ -1,0 +1,116 @@
+// What the block store's parts share: the table of segments, the memory budget and the choice of what to spill.
+//
+// Owner: BlockStore, and every lease, so that leases may outlive the store. Thread rule: each function says whether `mutex` is held.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "worker/blocks/block_store.h"
+#include "worker/blocks/buffer_pool.h"
+#include "worker/blocks/segment_format.h"
+#include "worker/blocks/spill_dir.h"
+#include "worker/blocks/unique_fd.h"
+
+namespace ropewalk::blocks {
+
+struct StoreState;
+
+// Bytes counted against the budget until this dies.
+class Charge {
+ public:
+  Charge() = default;
+  Charge(std::shared_ptr<StoreState> state, std::uint64_t bytes);  // counts `bytes` whether or not they fit
+  static Charge Locked(std::shared_ptr<StoreState> state, std::uint64_t bytes);  // the same for a caller that holds the mutex
+  Charge(Charge&& other) noexcept : state_(std::move(other.state_)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Charge& operator=(Charge&& other) noexcept {
+    std::swap(state_, other.state_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Charge();
+
+ private:
+  std::shared_ptr<StoreState> state_;
+  std::uint64_t bytes_ = 0;
+};
+
+// The data of a segment in this process's memory: chunks that follow each other; no extent straddles two.
+struct ChunkList {
+  struct Chunk {
+    Buffer buffer;
+    Charge charge;
+    std::uint64_t start = 0;  // offset in the segment
+    std::uint64_t used = 0;
+  };
+  std::vector<Chunk> chunks;
+  std::span<const std::byte> At(std::uint64_t offset, std::uint64_t length) const;
+};
+
+struct MemFile {
+  UniqueFd fd;
+  Charge charge;
+};
+
+struct Segment {
+  SegmentIndex index;
+  dag::SegmentRef ref;
+  dag::SegmentInfo info;
+  // Under StoreState::mutex. At least one of the three is set.
+  std::shared_ptr<const ChunkList> chunks;
+  std::shared_ptr<const MemFile> memfd;
+  std::string path;  // of the run file, when it has been written
+  std::uint64_t leases = 0;
+  bool spilling = false;
+  bool freed = false;
+  std::list<Segment*>::iterator lru;
+  bool in_lru = false;
+
+  bool in_memory() const { return chunks != nullptr || memfd != nullptr; }
+  bool spillable() const { return memfd != nullptr || (chunks != nullptr && !chunks->chunks.empty()); }  // an empty one gives nothing back
+};
+
+struct StoreState : std::enable_shared_from_this<StoreState> {
+  explicit StoreState(StoreOptions options) : options(std::move(options)) {}
+
+  // Makes room for `bytes` by spilling unleased segments, least recently used first. True: counted in *charge. False: nothing more can be
+  // spilled now. An error: the spill folder refused. Mutex not held; may block on the disk.
+  Result<bool> Reserve(std::uint64_t bytes, Charge* charge);
+
+  // Takes over a finished segment and gives it its id. Mutex not held.
+  dag::SegmentInfo Insert(std::shared_ptr<Segment> segment);
+  Result<std::shared_ptr<const SegmentLease>> Lease(JobId job, const TaskAttempt& producer, SegmentId id);
+  void EndLease(Segment* segment);
+  void Free(JobId job, bool any_job, std::span<const SegmentId> ids);
+  std::string NewPath();
+
+  const StoreOptions options;
+  BufferPool pool;
+  std::unique_ptr<SpillDir> dir;
+  std::atomic<std::uint64_t> next_file{1};
+
+  mutable std::mutex mutex;
+  std::condition_variable spilled;  // a spill ended
+  std::unordered_map<SegmentId, std::shared_ptr<Segment>> segments;
+  std::list<Segment*> lru;          // unleased segments in memory, the least recently used first
+  std::uint64_t next_id = 1;
+  std::uint64_t spills_running = 0;
+  StoreStats stats;
+
+ private:
+  Status SpillOne(std::unique_lock<std::mutex>& lock, std::shared_ptr<Segment> victim);
+  void DropMemory(Segment* segment, std::vector<std::shared_ptr<const void>>* dead);
+  void Forget(std::shared_ptr<Segment> segment, std::vector<std::shared_ptr<const void>>* dead);
+};
+
+// Writes all of a segment (data from memory, then index and footer) to a new run file.
+Status WriteRunFile(const Segment& segment, const std::string& path, BufferPool& pool);
+
+}  // namespace ropewalk::blocks
