@@ -5,12 +5,19 @@ namespace {
 
 constexpr char kDigits[] = "0123456789abcdef";
 
-// Length of the well-formed UTF-8 sequence at the start of `s` (no overlong forms, no surrogates), 0 when there is none.
-std::size_t Utf8Length(std::string_view s) {
-  auto at = [&](std::size_t i) { return i < s.size() ? static_cast<unsigned char>(s[i]) : 0u; };
+void AppendHexByte(std::string* out, unsigned char byte) {
+  *out += "\\x";
+  *out += kDigits[byte >> 4];
+  *out += kDigits[byte & 15];
+}
+
+}  // namespace
+
+std::size_t Utf8Length(std::string_view bytes) {
+  auto at = [&](std::size_t i) { return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0u; };
   auto tail = [&](std::size_t i) { return (at(i) & 0xc0) == 0x80; };
   unsigned first = at(0);
-  if (first < 0x80) return s.empty() ? 0 : 1;
+  if (first < 0x80) return bytes.empty() ? 0 : 1;
   if (first >= 0xc2 && first <= 0xdf) return tail(1) ? 2 : 0;
   if (first >= 0xe0 && first <= 0xef) {
     if (!tail(1) || !tail(2)) return 0;
@@ -24,14 +31,6 @@ std::size_t Utf8Length(std::string_view s) {
   }
   return 0;
 }
-
-void AppendHexByte(std::string* out, unsigned char byte) {
-  *out += "\\x";
-  *out += kDigits[byte >> 4];
-  *out += kDigits[byte & 15];
-}
-
-}  // namespace
 
 std::string EscapeForLog(std::string_view bytes, std::size_t bytes_max) {
   std::string out;

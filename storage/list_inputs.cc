@@ -1,0 +1,195 @@
+// Which files the user's patterns mean.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/nearest.h"
+#include "storage/folder.h"
+#include "storage/glob.h"
+#include "storage/input.h"
+#include "storage/io_error.h"
+
+namespace ropewalk::storage {
+namespace {
+
+constexpr std::size_t kFilesMax = 10'000'000;
+constexpr std::size_t kDepthMax = 256;
+
+Compression CompressionOf(std::string_view path) {
+  if (path.ends_with(".gz")) return Compression::kGzip;
+  if (path.ends_with(".zst")) return Compression::kZstd;
+  return Compression::kNone;
+}
+
+Status Unreadable(int error_number, const std::string& path) {
+  Status status = IoError(error_number, "IO02", "cannot read input " + QuotedPath(path));
+  if (status.code() != Code::kNotFound) return status;
+  // It was listed in its folder a moment ago, so the name is right: a dangling link, or somebody removes files.
+  return Status(Code::kUserError, "IO02", status.what(), status.why() + " (a link that leads nowhere?)", "mend or remove it");
+}
+
+// Drops "." components, doubled and trailing slashes. ".." stays: behind a symbolic link only the kernel knows where it leads.
+std::string Tidy(const std::string& path) {
+  std::string out;
+  for (std::size_t at = 0; at < path.size();) {
+    std::size_t slash = std::min(path.find('/', at), path.size());
+    std::string_view component(path.data() + at, slash - at);
+    if (!component.empty() && component != ".") (out += '/') += component;
+    at = slash + 1;
+  }
+  return out.empty() ? "/" : out;
+}
+
+class Lister {
+ public:
+  explicit Lister(InputListing* listing) : listing_(listing) {}
+
+  // A path that exists: a file, or a folder with all below it.
+  Status Add(const std::string& path) {
+    struct stat info;
+    if (stat(path.c_str(), &info) != 0) return Unreadable(errno, path);
+    if (!S_ISDIR(info.st_mode)) return AddFile(path, info);
+    std::size_t first = listing_->files.size();
+    RETURN_IF_ERROR(Walk(path, info));
+    // By whole relative paths: "a.txt" comes before "a/b.txt", whatever a walk by folders would give.
+    std::sort(listing_->files.begin() + static_cast<std::ptrdiff_t>(first), listing_->files.end(),
+              [](const InputFile& a, const InputFile& b) { return a.path < b.path; });
+    return {};
+  }
+
+ private:
+  Status AddFile(const std::string& path, const struct stat& info) {
+    if (!S_ISREG(info.st_mode)) {
+      return Status(Code::kUserError, "IO02", "cannot read input " + QuotedPath(path), "it is a pipe, socket or device, and a job may read its input twice",
+                    "copy the data into a file first");
+    }
+    if (faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0) return Unreadable(errno, path);
+    if (listing_->files.size() >= kFilesMax)
+      return Status(Code::kInvalid, "IO01", "more than " + std::to_string(kFilesMax) + " input files", "", "join small files, or run several jobs");
+    listing_->files.push_back({path, static_cast<std::uint64_t>(info.st_size), info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec, CompressionOf(path)});
+    return {};
+  }
+
+  Status Walk(const std::string& folder, const struct stat& folder_info) {
+    auto id = std::pair(folder_info.st_dev, folder_info.st_ino);
+    if (std::find(above_.begin(), above_.end(), id) != above_.end() || above_.size() >= kDepthMax) {
+      return Status(Code::kUserError, "IO02", "cannot read the folder " + QuotedPath(folder), "a symbolic link leads back to a folder above it, or folders are nested too deep",
+                    "remove the link, or name the files by a pattern");
+    }
+    above_.push_back(id);
+    auto names = FolderNames(folder);
+    if (!names.ok()) return names.status();
+    for (const std::string& name : *names) {
+      if (IsHiddenName(name)) {
+        ++listing_->skipped_hidden;
+        continue;
+      }
+      std::string path = (folder == "/" ? "" : folder) + "/" + name;
+      struct stat info;
+      if (stat(path.c_str(), &info) != 0) return Unreadable(errno, path);
+      RETURN_IF_ERROR(S_ISDIR(info.st_mode) ? Walk(path, info) : AddFile(path, info));
+    }
+    above_.pop_back();
+    return {};
+  }
+
+  InputListing* listing_;
+  std::vector<std::pair<dev_t, ino_t>> above_;  // the folders that are being walked
+};
+
+Status NotFound(const std::string& pattern, const std::string& path) {
+  std::size_t slash = path.rfind('/');
+  std::string folder = slash == 0 ? "/" : path.substr(0, slash), fix = "check the path";
+  auto names = FolderNames(folder);
+  std::string why = "there is no such file or folder";
+  if (!names.ok()) {
+    why = "the folder " + QuotedPath(folder) + " does not exist";
+  } else if (std::string near = NearestName(std::string_view(path).substr(slash + 1), *names); !near.empty()) {
+    fix = "did you mean " + QuotedPath((folder == "/" ? "" : folder) + "/" + near) + "?";
+  }
+  return Status(Code::kNotFound, "IO01", "input " + QuotedPath(pattern) + " not found", why, fix);
+}
+
+Status ListPattern(const std::string& pattern, const std::string& work_dir, InputListing* listing) {
+  if (pattern.empty() || pattern.find('\0') != std::string::npos)
+    return Status(Code::kInvalid, "IO01", "input " + QuotedPath(pattern) + " is no path", "", "give a file, a folder or a pattern");
+  std::string local = pattern.starts_with("file:///") ? pattern.substr(7) : pattern;
+  std::string path = Tidy(local[0] == '/' ? local : work_dir + "/" + local);
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0) {
+    if (pattern.back() == '/' && !S_ISDIR(info.st_mode))
+      return Status(Code::kNotFound, "IO01", "input " + QuotedPath(pattern) + " is no folder", "it is a file", "leave out the slash at the end");
+    return Lister(listing).Add(path);
+  }
+  int error_number = errno;
+  if (std::size_t colon = local.find("://"); colon != std::string::npos && colon > 0 && local.find('/') == colon + 1)
+    return Status(Code::kInvalid, "IO01", "input " + QuotedPath(pattern) + ": this version reads local files only", "", "copy the data to a path that all workers see");
+  if (error_number != ENOENT && error_number != ENOTDIR && error_number != ENAMETOOLONG) return Unreadable(error_number, path);
+  if (!HasGlobCharacters(local) && local.find('\\') == std::string::npos) return NotFound(pattern, path);
+  std::uint64_t hidden = 0;
+  bool any = false;
+  Lister lister(listing);
+  RETURN_IF_ERROR(GlobExpand(path, &hidden, [&](const std::string& found) {
+    any = true;
+    return lister.Add(found);
+  }));
+  listing->skipped_hidden += hidden;
+  if (any) return {};
+  return Status(Code::kNotFound, "IO01", "input " + QuotedPath(pattern) + " not found",
+                hidden == 0 ? "no path matches the pattern" : "it matches only names that begin with '.' or '_', which are skipped",
+                hidden == 0 ? "check the pattern; quote it so that the shell leaves it alone" : "name such a file outright");
+}
+
+}  // namespace
+
+Result<InputListing> ListInputs(std::span<const std::string> patterns, const std::string& work_dir) {
+  if (patterns.empty()) return Status(Code::kInvalid, "IO01", "no input is given", "", "give files, folders or patterns");
+  InputListing listing;
+  for (const std::string& pattern : patterns) RETURN_IF_ERROR(ListPattern(pattern, work_dir, &listing));
+  return listing;
+}
+
+std::string EncodeListing(const InputListing& listing) {
+  std::string bytes;
+  ByteWriter out(&bytes);
+  out.Varint(1);  // version
+  out.Varint(listing.skipped_hidden);
+  out.Varint(listing.files.size());
+  for (const InputFile& file : listing.files) {
+    out.Sized(file.path);
+    out.Varint(file.bytes);
+    out.Fixed(file.mtime_ns);
+    out.Fixed(static_cast<std::uint8_t>(file.compression));
+  }
+  return bytes;
+}
+
+Result<InputListing> DecodeListing(std::string_view bytes) {
+  ByteReader in(bytes);
+  auto damaged = [] { return Status(Code::kDataLoss, "IO06", "an input listing cannot be read", "its bytes are damaged or of another version"); };
+  if (in.Varint() != 1) return damaged();
+  InputListing listing;
+  listing.skipped_hidden = in.Varint();
+  std::uint64_t count = in.Varint();
+  if (!in.ok() || count > in.remaining()) return damaged();  // a file takes more than a byte: nothing huge is allocated for a lie
+  listing.files.reserve(static_cast<std::size_t>(count));
+  for (std::uint64_t i = 0; i < count; ++i) {
+    InputFile file;
+    file.path = in.Sized();
+    file.bytes = in.Varint();
+    file.mtime_ns = in.Fixed<std::int64_t>();
+    auto compression = in.Fixed<std::uint8_t>();
+    if (!in.ok() || compression > static_cast<std::uint8_t>(Compression::kZstd)) return damaged();
+    file.compression = static_cast<Compression>(compression);
+    listing.files.push_back(std::move(file));
+  }
+  if (!in.ok() || !in.empty()) return damaged();
+  return listing;
+}
+
+}  // namespace ropewalk::storage
