@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The style checkers must say no: each small tree below breaks one rule and has to be refused for exactly that rule and file."""
+
 import os
 import subprocess
 import sys
@@ -25,30 +26,63 @@ BAD = {
     "climbs_one_floor": ("floors", "FLOOR01", "storage/x.cc", {"storage/x.cc": '#include "dag/dataset.h"\n'}),
     "neighbour": ("floors", "FLOOR01", "master/daemon/x.cc", {"master/daemon/x.cc": '#include "worker/task/runner.h"\n'}),
     "job_includes_a_daemon": ("floors", "FLOOR01", "job/x.cc", {"job/x.cc": '#include "worker/daemon/d.h"\n', "worker/daemon/d.h": HEADER}),
-    "reverse_of_an_allowed_step": ("floors", "FLOOR01", "job/x.cc",
-                                   {"job/x.cc": '#include "mlrunner/train.h"\n', "mlrunner/train.h": HEADER}),
-    "task_includes_its_daemon": ("floors", "FLOOR01", "worker/task/x.cc",
-                                 {"worker/task/x.cc": '#include "worker/daemon/d.h"\n', "worker/daemon/d.h": HEADER}),
+    "reverse_of_an_allowed_step": (
+        "floors",
+        "FLOOR01",
+        "job/x.cc",
+        {"job/x.cc": '#include "mlrunner/train.h"\n', "mlrunner/train.h": HEADER},
+    ),
+    "task_includes_its_daemon": (
+        "floors",
+        "FLOOR01",
+        "worker/task/x.cc",
+        {"worker/task/x.cc": '#include "worker/daemon/d.h"\n', "worker/daemon/d.h": HEADER},
+    ),
     "base_includes_sim": ("floors", "FLOOR01", "base/x.cc", {"base/x.cc": '#include "base/sim/q.h"\n', "base/sim/q.h": HEADER}),
-    "circle_of_three_files": ("floors", "FLOOR02", "dag/a.h", {"dag/a.h": HEADER + '#include "dag/b.h"\n',
-                                                               "dag/b.h": HEADER + '#include "dag/c.h"\n',
-                                                               "dag/c.h": HEADER + '#include "dag/a.h"\n'}),
+    "circle_of_three_files": (
+        "floors",
+        "FLOOR02",
+        "dag/a.h",
+        {
+            "dag/a.h": HEADER + '#include "dag/b.h"\n',
+            "dag/b.h": HEADER + '#include "dag/c.h"\n',
+            "dag/c.h": HEADER + '#include "dag/a.h"\n',
+        },
+    ),
     "includes_itself": ("floors", "FLOOR02", "dag/a.h", {"dag/a.h": HEADER + '#include "dag/a.h"\n'}),
-    "circle_of_libraries": ("floors", "FLOOR02", "worker/blocks", {"worker/task/a.h": HEADER + '#include "worker/blocks/b.h"\n',
-                                                                   "worker/blocks/b.h": HEADER,
-                                                                   "worker/blocks/c.h": HEADER + '#include "worker/task/runner.h"\n'}),
+    "circle_of_libraries": (
+        "floors",
+        "FLOOR02",
+        "worker/blocks",
+        {
+            "worker/task/a.h": HEADER + '#include "worker/blocks/b.h"\n',
+            "worker/blocks/b.h": HEADER,
+            "worker/blocks/c.h": HEADER + '#include "worker/task/runner.h"\n',
+        },
+    ),
     "public_header_with_protobuf": ("floors", "FLOOR03", "dag/x.h", {"dag/x.h": HEADER + "#include <google/protobuf/message.h>\n"}),
-    "public_header_with_asio_three_steps_away": ("floors", "FLOOR03", "job/x.h",
-                                                 {"job/x.h": HEADER + '#include "dag/y.h"\n', "dag/y.h": HEADER + '#include "rpc/z.h"\n',
-                                                  "rpc/z.h": HEADER + "#include <boost/asio/ip/tcp.hpp>\n"}),
+    "public_header_with_asio_three_steps_away": (
+        "floors",
+        "FLOOR03",
+        "job/x.h",
+        {
+            "job/x.h": HEADER + '#include "dag/y.h"\n',
+            "dag/y.h": HEADER + '#include "rpc/z.h"\n',
+            "rpc/z.h": HEADER + "#include <boost/asio/ip/tcp.hpp>\n",
+        },
+    ),
     "rocksdb_in_a_header": ("floors", "FLOOR04", "storage/x.h", {"storage/x.h": HEADER + "#include <rocksdb/db.h>\n"}),
     "rocksdb_elsewhere": ("floors", "FLOOR04", "master/daemon/x.cc", {"master/daemon/x.cc": "#include <rocksdb/db.h>\n"}),
     "asio_in_storage": ("floors", "FLOOR04", "storage/x.cc", {"storage/x.cc": "#  include <boost/asio.hpp>\n"}),
     "messages_in_a_header": ("floors", "FLOOR04", "rpc/x.h", {"rpc/x.h": HEADER + '#include "proto/a.pb.h"\n'}),
     "cli11_twice": ("floors", "FLOOR04", "cli/other.cc", {"cli/other.cc": "#include <CLI/App.hpp>\n"}),
     "clock_in_the_core": ("floors", "FLOOR05", "master/scheduler/x.cc", {"master/scheduler/x.cc": "#include <chrono>\n"}),
-    "storage_in_the_core": ("floors", "FLOOR05", "master/scheduler/x.cc",
-                            {"master/scheduler/x.cc": '#include "storage/s.h"\n', "storage/s.h": HEADER}),
+    "storage_in_the_core": (
+        "floors",
+        "FLOOR05",
+        "master/scheduler/x.cc",
+        {"master/scheduler/x.cc": '#include "storage/s.h"\n', "storage/s.h": HEADER},
+    ),
     "no_such_file": ("floors", "FLOOR06", "dag/x.cc", {"dag/x.cc": '#include "dag/gone.h"\n'}),
     "relative_path": ("floors", "FLOOR06", "dag/x.cc", {"dag/x.cc": '#include "dataset.h"\n'}),
     "own_header_in_angles": ("floors", "FLOOR06", "dag/x.cc", {"dag/x.cc": "#include <dag/dataset.h>\n"}),

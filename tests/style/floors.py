@@ -10,20 +10,37 @@ usage: floors.py [ROOT]        exit 0: all is well; 1: each offence is printed w
   FLOOR05  master/scheduler includes something that has a clock, a thread, a random device or I/O
   FLOOR06  a quoted include that does not exist, or is not written from the root of the project
 """
+
 import os
 import re
 import sys
 
-FLOOR = {"base": 0, "proto": 1, "rpc": 1, "storage": 2, "dag": 3, "master": 4, "worker": 4, "job": 5, "mlrunner": 5,
-         "cli": 6, "examples": 6, "bench": 6, "deploy": 6, "tests": 7}
+FLOOR = {
+    "base": 0,
+    "proto": 1,
+    "rpc": 1,
+    "storage": 2,
+    "dag": 3,
+    "master": 4,
+    "worker": 4,
+    "job": 5,
+    "mlrunner": 5,
+    "cli": 6,
+    "examples": 6,
+    "bench": 6,
+    "deploy": 6,
+    "tests": 7,
+}
 # Sideways steps that the architecture allows: includer -> included.
 NEIGHBOURS = {("rpc", "proto"), ("mlrunner", "job")}
 # Libraries of their own within a floor's folder: daemons and cores know each other only as far as it says here.
 LIBRARIES = ["base/sim", "master/scheduler", "master/daemon", "worker/task", "worker/blocks", "worker/daemon", "mlrunner/gpu"]
 PUBLIC = ("base", "dag", "job")
 HEAVY = re.compile(r"^(boost/(asio|beast)|rocksdb/|google/protobuf/)|\.pb\.h$")
-IMPURE = re.compile(r"^(atomic|barrier|chrono|condition_variable|ctime|time\.h|filesystem|fstream|future|iostream|latch|mutex|random|"
-                    r"semaphore|shared_mutex|stop_token|thread|unistd\.h|fcntl\.h|poll\.h|pthread\.h|sys/.*|boost/asio.*|rocksdb/.*)$")
+IMPURE = re.compile(
+    r"^(atomic|barrier|chrono|condition_variable|ctime|time\.h|filesystem|fstream|future|iostream|latch|mutex|random|"
+    r"semaphore|shared_mutex|stop_token|thread|unistd\.h|fcntl\.h|poll\.h|pthread\.h|sys/.*|boost/asio.*|rocksdb/.*)$"
+)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.M)
 SOURCE = (".h", ".cc", ".cu", ".cuh")
 
@@ -79,8 +96,9 @@ def heavy_allowed(path, included):
     top, lib = top_of(path), library_of(path)
     if included.startswith("rocksdb/") and not (top in ("storage", "tests") and path.endswith(".cc")):
         return "RocksDB headers are included by .cc files of storage/ only"
-    if included.startswith(("boost/asio", "boost/beast")) and not (top == "rpc" or lib in ("master/daemon", "worker/daemon") or
-                                                                   (top == "tests" and path.endswith(".cc"))):
+    if included.startswith(("boost/asio", "boost/beast")) and not (
+        top == "rpc" or lib in ("master/daemon", "worker/daemon") or (top == "tests" and path.endswith(".cc"))
+    ):
         return "Asio and Beast are included by rpc/ and by the daemons only"
     if included.endswith(".pb.h") and not path.endswith(".cc"):
         return "generated message headers are included by .cc files only"
@@ -146,7 +164,7 @@ def check(root):
                 if top_of(included) in FLOOR and included in tree:
                     offend("FLOOR06", path, line, f"includes <{included}>: our own headers are quoted")
                 continue
-            if included.endswith(".pb.h") and os.path.exists(os.path.join(root, included[:-len(".pb.h")] + ".proto")):
+            if included.endswith(".pb.h") and os.path.exists(os.path.join(root, included[: -len(".pb.h")] + ".proto")):
                 target = included
             elif included in tree:
                 target = included

@@ -10,6 +10,7 @@ usage: naming.py [ROOT]        exit 0: all is well; 1: each offence is printed w
   STYLE05  what clang 14 or GCC 12 cannot read: std::format, std::views, std::ranges::views, std::source_location, std::expected
   STYLE06  std::hash of a key, rand(), or std::endl in the product (they differ between builds, are unseeded, or flush)
 """
+
 import os
 import re
 import sys

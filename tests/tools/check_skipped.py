@@ -7,6 +7,7 @@ A test is skipped when ctest did not run it, or when its output has a line "[  S
 (our scripts). LIST has one line for each: NAME, white space, REASON. A skipped test that is not in the list fails the run: a lane that is
 missing on a machine is reported by its name, never passed silently.
 """
+
 import re
 import sys
 import xml.etree.ElementTree as ElementTree

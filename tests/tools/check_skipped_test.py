@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The judge of skipped tests must say no to a skip that is not listed. It is fed a report that ctest itself wrote."""
+
 import os
 import subprocess
 import sys

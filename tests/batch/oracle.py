@@ -1,0 +1,28 @@
+"""What word count and sort must make of an input, written without a look at the engine.
+
+A word is a maximal run of bytes that are not ASCII white space (space, \\t, \\n, \\v, \\f, \\r), which is what bytes.split() cuts at.
+A line ends at \\n; a last line without one is a line; \\r is data.
+"""
+
+import collections
+
+
+def lines(text):
+    parts = text.split(b"\n")
+    return parts[:-1] if parts[-1] == b"" else parts
+
+
+def wordcount(texts):
+    """The sorted lines word<TAB>count of all texts (each one file as a reader should see it)."""
+    count = collections.Counter()
+    for text in texts:
+        count.update(text.split())
+    return sorted(b"%s\t%d\n" % item for item in count.items())
+
+
+def sort(texts):
+    return sorted(line + b"\n" for text in texts for line in lines(text))
+
+
+def expected(job, texts):
+    return wordcount(texts) if job == "wordcount" else sort(texts)
