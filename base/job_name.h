@@ -1,0 +1,32 @@
+// How people see and type a job id: "j-" and at least three hexadecimal digits. The same in the command, logs, pages and error messages.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/ids.h"
+
+namespace ropewalk {
+
+inline std::string JobName(JobId job) {
+  char text[24];
+  std::snprintf(text, sizeof text, "j-%03llx", static_cast<unsigned long long>(job.value));
+  return text;
+}
+
+// The id behind "j-7f3" (or "7f3"); nullopt for anything else.
+inline std::optional<JobId> ParseJobName(std::string_view name) {
+  if (name.starts_with("j-")) name.remove_prefix(2);
+  std::uint64_t value = 0;
+  auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), value, 16);
+  if (error != std::errc() || end != name.data() + name.size() || value == 0) return std::nullopt;
+  return JobId{value};
+}
+
+}  // namespace ropewalk
