@@ -1,7 +1,8 @@
 // A framed, checksummed message channel over a stream socket, for code that waits: executors, clients, tests. Daemons use the
 // asynchronous twin in rpc/server.h with the same bytes.
 //
-//   frame = magic 'R','W','1',kind u8 | length u32 le | checksum u32 le (XXH3 of the payload, low half) | payload
+//   frame = magic 'R','W','1',kind u8 | length u32 le | checksum u32 le | payload
+//   checksum = low half of XXH3 of the payload, xor kind * 0x9e3779b9
 //
 // Limits: 4 KiB before authentication, 4 MiB after (checked from the header, before anything is allocated). A payload above 1 MiB travels as
 // fragments that Receive() joins again, up to kMessageBytesMax: memory grows with what has come, never with what was announced.
@@ -19,7 +20,7 @@
 namespace ropewalk::rpc {
 
 enum class FrameKind : std::uint8_t {
-  kAuth = 1,      // client -> server: the proof of the token; first frame on every TCP connection
+  kAuth = 1,      // both sides prove that they have the token, neither shows it (rpc/frame.h); the first frames on every TCP connection
   kAuthOk = 2,
   kRequest = 3,   // one serialised message; which one depends on the conversation
   kResponse = 4,
