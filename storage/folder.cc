@@ -1,28 +1,14 @@
 #include "storage/folder.h"
 
-#include <dirent.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <memory>
-
+#include "storage/file_system.h"
 #include "storage/io_error.h"
 
 namespace ropewalk::storage {
 
 Result<std::vector<std::string>> FolderNames(const std::string& folder) {
-  std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir(folder.c_str()), closedir);
-  if (stream == nullptr) return IoError(errno, "IO02", "cannot read the folder " + QuotedPath(folder));
   std::vector<std::string> names;
-  while (true) {
-    errno = 0;
-    const dirent* entry = readdir(stream.get());
-    if (entry == nullptr) break;
-    std::string_view name = entry->d_name;
-    if (name != "." && name != "..") names.emplace_back(name);
-  }
-  if (errno != 0) return IoError(errno, "IO02", "cannot read the folder " + QuotedPath(folder));
-  std::sort(names.begin(), names.end());
+  int error = LocalFileSystem().List(folder, &names);
+  if (error != 0) return IoError(error, "IO02", "cannot read the folder " + QuotedPath(folder));
   return names;
 }
 

@@ -1,0 +1,374 @@
+// The output folder: refusals, publication, and faults and crashes at every single operation.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sstream>
+
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "storage/file_system.h"
+#include "storage/output_folder.h"
+
+namespace ropewalk::storage {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// Passes operations through until the n-th, which fails; a "crashed" one fails all that follow as well.
+class FaultyFiles final : public FileSystem {
+ public:
+  int fail_at = -1;          // counted from 0; -1: never
+  int error = EIO;
+  bool crash = false;        // everything after the fault fails too
+  bool simple_renames = false;  // as NFS: no flags
+  int operations = 0;
+
+  int Create(const std::string& path, std::unique_ptr<WritableFile>* file) override {
+    if (int e = Fault(); e != 0) return e;
+    std::unique_ptr<WritableFile> real;
+    int e = local_.Create(path, &real);
+    if (e == 0) *file = std::make_unique<File>(this, std::move(real));
+    return e;
+  }
+  int ReadSmall(const std::string& path, std::size_t most, std::string* bytes) override { return Pass([&] { return local_.ReadSmall(path, most, bytes); }); }
+  int MakeFolder(const std::string& path) override { return Pass([&] { return local_.MakeFolder(path); }); }
+  int SyncFolder(const std::string& path) override { return Pass([&] { return local_.SyncFolder(path); }); }
+  int Look(const std::string& path, FileFacts* facts) override { return Pass([&] { return local_.Look(path, facts); }); }
+  int List(const std::string& path, std::vector<std::string>* names) override { return Pass([&] { return local_.List(path, names); }); }
+  int Rename(const std::string& from, const std::string& to, RenameMode mode) override {
+    return Pass([&] { return simple_renames && mode != RenameMode::kReplace ? EINVAL : local_.Rename(from, to, mode); });
+  }
+  int RemoveFile(const std::string& path) override { return Pass([&] { return local_.RemoveFile(path); }); }
+  int RemoveFolder(const std::string& path) override { return Pass([&] { return local_.RemoveFolder(path); }); }
+
+ private:
+  class File final : public WritableFile {
+   public:
+    File(FaultyFiles* owner, std::unique_ptr<WritableFile> real) : owner_(owner), real_(std::move(real)) {}
+    int Append(std::span<const std::byte> bytes) override { return owner_->Pass([&] { return real_->Append(bytes); }); }
+    int Sync() override { return owner_->Pass([&] { return real_->Sync(); }); }
+    int Close() override { return owner_->Pass([&] { return real_->Close(); }); }
+
+   private:
+    FaultyFiles* owner_;
+    std::unique_ptr<WritableFile> real_;
+  };
+  int Fault() {
+    int n = operations++;
+    return fail_at >= 0 && (n == fail_at || (crash && n > fail_at)) ? error : 0;
+  }
+  int Pass(const std::function<int()>& real) {
+    int e = Fault();
+    return e != 0 ? e : real();
+  }
+  LocalFileSystem local_;
+};
+
+class Output : public testing::Test {
+ protected:
+  Output() {
+    // In memory where possible: thousands of syncs to a disk take minutes and prove nothing more here.
+    std::string name = std::string(access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp") + "/ropewalk-output-XXXXXX";
+    root_ = mkdtemp(name.data());
+    spec_ = {root_ + "/out", "job-1-action-2", false, ""};
+  }
+  ~Output() override { fs::remove_all(root_); }
+
+  std::string WritePart(std::uint32_t part, std::uint32_t attempt, const std::string& text) {
+    auto writer = PartWriter::Open(spec_, part, attempt);
+    EXPECT_TRUE(writer.ok()) << writer.status().ToString();
+    EXPECT_TRUE((*writer)->Append(AsBytes(text)).ok());
+    auto winner = (*writer)->Finish(1);
+    EXPECT_TRUE(winner.ok()) << winner.status().ToString();
+    EXPECT_EQ((*writer)->content_hash(), Checksum64(text));
+    return *winner;
+  }
+  std::vector<std::string> Winners() { return {WritePart(0, 1, "first\n"), WritePart(1, 3, "second\n"), WritePart(2, 1, "")}; }
+  // name -> content of the final folder, without the manifest.
+  std::map<std::string, std::string> Final(bool* manifest = nullptr) {
+    std::map<std::string, std::string> files;
+    if (manifest != nullptr) *manifest = fs::exists(root_ + "/out/_SUCCESS");
+    if (!fs::exists(root_ + "/out")) return files;
+    for (const auto& entry : fs::directory_iterator(root_ + "/out"))
+      if (entry.path().filename() != "_SUCCESS") files[entry.path().filename().string()] = ReadAll(entry.path().string());
+    return files;
+  }
+  std::vector<std::string> Leftovers() {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(root_))
+      if (entry.path().filename() != "out") names.push_back(entry.path().filename().string());
+    return names;
+  }
+  void Old() {
+    fs::create_directory(root_ + "/out");
+    std::ofstream(root_ + "/out/part-00099") << "old";
+  }
+  const std::map<std::string, std::string> kNew = {{"part-00000", "first\n"}, {"part-00001", "second\n"}, {"part-00002", ""}};
+  const std::map<std::string, std::string> kOld = {{"part-00099", "old"}};
+  std::string root_;
+  OutputSpec spec_;
+};
+
+TEST_F(Output, AppearsWholeWithAManifestAndNothingBesideIt) {
+  ASSERT_TRUE(CheckOutput(spec_, {}).ok());
+  WritePart(1, 2, "a losing attempt\n");
+  auto winners = Winners();
+  EXPECT_FALSE(fs::exists(spec_.folder));
+  Status status = CommitOutput(spec_, winners);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  bool manifest = false;
+  EXPECT_EQ(Final(&manifest), kNew);
+  EXPECT_TRUE(manifest);
+  EXPECT_EQ(Leftovers(), std::vector<std::string>{});
+  std::string text = ReadAll(spec_.folder + "/_SUCCESS");
+  EXPECT_NE(text.find("\"records\": 3"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"bytes\": 13"), std::string::npos) << text;
+  char hash[17];
+  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(Checksum64("second\n")));
+  EXPECT_NE(text.find(std::string("\"name\": \"part-00001\", \"records\": 1, \"bytes\": 7, \"xxh3\": \"") + hash), std::string::npos) << text;
+  // Once more, as after a crash between commit and acknowledgement.
+  EXPECT_TRUE(CommitOutput(spec_, winners).ok());
+  EXPECT_EQ(Final(), kNew);
+}
+
+TEST_F(Output, NoPartsGiveAFolderWithAManifestOnly) {
+  ASSERT_TRUE(CommitOutput(spec_, {}).ok());
+  bool manifest = false;
+  EXPECT_TRUE(Final(&manifest).empty());
+  EXPECT_TRUE(manifest);
+}
+
+TEST_F(Output, SuffixLongNamesAndOddKeys) {
+  spec_.folder = root_ + "/" + std::string(240, 'n');
+  spec_.key = "a/b\n" + std::string(300, 'k');
+  spec_.suffix = ".txt";
+  auto winners = Winners();
+  Status status = CommitOutput(spec_, winners);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  EXPECT_EQ(ReadAll(spec_.folder + "/part-00001.txt"), "second\n");
+}
+
+TEST_F(Output, LargeAndOddWritesAreJoined) {
+  auto writer = PartWriter::Open(spec_, 0, 1);
+  ASSERT_TRUE(writer.ok());
+  std::string expected;
+  for (std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{2 << 20}, std::size_t{3}, std::size_t{(2 << 20) - 3}, std::size_t{5 << 20}, std::size_t{7}}) {
+    std::string piece(size, static_cast<char>('a' + size % 26));
+    expected += piece;
+    ASSERT_TRUE((*writer)->Append(AsBytes(piece)).ok());
+  }
+  auto winner = (*writer)->Finish(7);
+  ASSERT_TRUE(winner.ok());
+  EXPECT_EQ((*writer)->content_hash(), Checksum64(expected));
+  ASSERT_TRUE(CommitOutput(spec_, std::vector<std::string>{*winner}).ok());
+  EXPECT_TRUE(ReadAll(spec_.folder + "/part-00000") == expected);
+}
+
+TEST_F(Output, AnUnfinishedPartLeavesNoFile) {
+  { auto writer = PartWriter::Open(spec_, 0, 1); }
+  EXPECT_TRUE(fs::is_empty(root_ + "/.out.ropewalk-job-1-action-2/a"));
+  DiscardOutput(spec_);
+  EXPECT_EQ(Leftovers(), std::vector<std::string>{});
+}
+
+TEST_F(Output, RefusedBeforeAnyWork) {
+  auto tag = [&](const OutputSpec& spec, std::vector<std::string> inputs = {}) { return CheckOutput(spec, inputs).tag(); };
+  EXPECT_EQ(tag(spec_), "");
+  fs::create_directories(root_ + "/out/sub");
+  std::ofstream(root_ + "/out/sub/input.txt") << "x";
+  std::ofstream(root_ + "/file") << "x";
+  OutputSpec over = spec_;
+  over.overwrite = true;
+  EXPECT_EQ(tag(spec_), "OUT01");
+  EXPECT_EQ(tag(over), "");
+  EXPECT_EQ(tag({root_ + "/none/out", "k"}), "OUT02");
+  EXPECT_EQ(tag({root_ + "/file/out", "k"}), "OUT02");
+  EXPECT_EQ(tag({"", "k"}), "OUT02");
+  EXPECT_EQ(tag({root_ + "/file", "k"}), "OUT04");
+  EXPECT_EQ(tag({root_ + "/file", "k", true}), "OUT04");
+  EXPECT_EQ(tag(over, {root_ + "/out"}), "OUT03");
+  EXPECT_EQ(tag(over, {root_ + "/out/sub/input.txt"}), "OUT03") << "the output holds the input";
+  EXPECT_EQ(tag(over, {root_}), "OUT03") << "the output lies in the input";
+  EXPECT_EQ(tag(over, {root_ + "/out/sub/*.txt"}), "OUT03");
+  EXPECT_EQ(tag(over, {root_ + "/*.txt"}), "") << "a pattern beside the output";
+  EXPECT_EQ(tag(over, {root_ + "/output2"}), "") << "names with a common prefix are not nested";
+  fs::create_directory_symlink(root_ + "/out", root_ + "/link");
+  EXPECT_EQ(tag(over, {root_ + "/link/sub"}), "OUT03") << "links are looked through";
+  EXPECT_EQ(tag({root_ + "/link", "k", true}), "OUT04");
+  EXPECT_EQ(tag({"/", "k", true}), "OUT03");
+  EXPECT_EQ(tag({fs::current_path().string(), "k", true}), "OUT03");
+  EXPECT_EQ(CheckOutput(spec_, {}).code(), Code::kUserError);
+}
+
+TEST_F(Output, AStrangersFolderIsKept) {
+  auto winners = Winners();
+  Old();
+  Status status = CommitOutput(spec_, winners);
+  EXPECT_EQ(status.tag(), "OUT01");
+  EXPECT_EQ(Final(), kOld);
+}
+
+TEST_F(Output, OverwriteReplacesEverything) {
+  Old();
+  spec_.overwrite = true;
+  auto winners = Winners();
+  EXPECT_EQ(Final(), kOld);
+  ASSERT_TRUE(CommitOutput(spec_, winners).ok());
+  EXPECT_EQ(Final(), kNew) << "no stale part";
+  EXPECT_EQ(Leftovers(), std::vector<std::string>{});
+}
+
+TEST_F(Output, AMissingOrChangedWinnerIsDataLoss) {
+  auto winners = Winners();
+  std::string path = root_ + "/.out.ropewalk-job-1-action-2/a/1.3";
+  std::ofstream(path, std::ios::app) << "more";
+  EXPECT_EQ(CommitOutput(spec_, winners).code(), Code::kDataLoss);
+  winners = Winners();
+  fs::remove(path);
+  fs::remove(root_ + "/.out.ropewalk-job-1-action-2/p/part-00001");
+  Status status = CommitOutput(spec_, winners);
+  EXPECT_EQ(status.code(), Code::kDataLoss);
+  EXPECT_EQ(status.tag(), "OUT07");
+  EXPECT_FALSE(fs::exists(spec_.folder));
+  EXPECT_EQ(CommitOutput(spec_, std::vector<std::string>{"rubbish"}).code(), Code::kDataLoss);
+}
+
+// The heart of it: let the n-th operation of a commit fail, for every n; or crash there. The final name shows all of the old or all of the
+// new at every moment, and the same call ends the work later.
+class Faults : public Output, public testing::WithParamInterface<std::tuple<bool, bool, bool>> {};
+
+TEST_P(Faults, AtEveryStepOfACommit) {
+  auto [crash, overwrite, simple_renames] = GetParam();
+  for (int n = 0;; ++n) {
+    ASSERT_LT(n, 200);
+    fs::remove_all(root_);
+    fs::create_directory(root_);
+    if (overwrite) Old();
+    spec_.overwrite = overwrite;
+    spec_.files = nullptr;
+    auto winners = Winners();
+    FaultyFiles faulty;
+    faulty.fail_at = n;
+    faulty.crash = crash;
+    faulty.simple_renames = simple_renames;
+    spec_.files = &faulty;
+    Status first = CommitOutput(spec_, winners);
+    bool faulted = faulty.operations > n;
+    bool manifest = false;
+    auto seen = Final(&manifest);
+    if (seen != kNew) {
+      ASSERT_FALSE(first.ok()) << "success was reported without the output at step " << n;
+      ASSERT_FALSE(manifest);
+      // In two steps the name may be absent for a moment, never partial.
+      ASSERT_TRUE(seen == (overwrite ? kOld : std::map<std::string, std::string>{}) || (simple_renames && seen.empty())) << "step " << n;
+    } else {
+      ASSERT_TRUE(manifest);
+    }
+    if (!first.ok()) {
+      ASSERT_TRUE(faulted);
+      ASSERT_EQ(first.code(), Code::kUserError) << first.ToString();
+      ASSERT_NE(first.what().find(root_), std::string::npos) << "names the path: " << first.ToString();
+    }
+    faulty.fail_at = -1;
+    Status again = CommitOutput(spec_, winners);
+    ASSERT_TRUE(again.ok()) << "step " << n << ": " << again.ToString();
+    ASSERT_EQ(Final(&manifest), kNew) << "step " << n;
+    ASSERT_TRUE(manifest);
+    ASSERT_EQ(Leftovers(), std::vector<std::string>{}) << "step " << n;
+    if (!faulted) break;
+  }
+}
+
+// A job that is given up at any step must leave an old output where it was, and nothing else.
+TEST_P(Faults, GivingUpAtEveryStepKeepsTheOldOutput) {
+  auto [crash, overwrite, simple_renames] = GetParam();
+  for (int n = 0;; ++n) {
+    fs::remove_all(root_);
+    fs::create_directory(root_);
+    if (overwrite) Old();
+    spec_.overwrite = overwrite;
+    spec_.files = nullptr;
+    auto winners = Winners();
+    FaultyFiles faulty;
+    faulty.fail_at = n;
+    faulty.crash = crash;
+    faulty.simple_renames = simple_renames;
+    spec_.files = &faulty;
+    Status status = CommitOutput(spec_, winners);
+    bool faulted = faulty.operations > n;
+    faulty.fail_at = -1;
+    DiscardOutput(spec_);
+    auto seen = Final();
+    ASSERT_TRUE(seen == kNew || (!status.ok() && seen == (overwrite ? kOld : std::map<std::string, std::string>{}))) << "step " << n;
+    ASSERT_EQ(Leftovers(), std::vector<std::string>{}) << "step " << n;
+    if (!faulted) break;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Faults, testing::Combine(testing::Bool(), testing::Bool(), testing::Bool()));
+
+TEST_F(Output, EveryFailedWriteOfAPartIsReported) {
+  for (int error : {ENOSPC, EIO, EDQUOT}) {
+    for (int n = 0;; ++n) {
+      FaultyFiles faulty;
+      faulty.fail_at = n;
+      faulty.error = error;
+      spec_.files = &faulty;
+      Status status;
+      {
+        auto writer = PartWriter::Open(spec_, 0, 1);
+        status = writer.ok() ? (*writer)->Append(AsBytes(std::string(3 << 20, 'x'))) : writer.status();
+        if (status.ok()) {
+          auto winner = (*writer)->Finish(1);
+          if (!winner.ok()) status = winner.status();
+        }
+        if (faulty.operations <= n) {
+          ASSERT_TRUE(status.ok());
+          break;
+        }
+      }
+      ASSERT_FALSE(status.ok()) << "operation " << n;
+      EXPECT_EQ(status.tag(), "OUT05");
+      EXPECT_EQ(status.code(), Code::kUserError);
+      EXPECT_NE(status.what().find(root_), std::string::npos) << status.ToString();
+      EXPECT_TRUE(error != ENOSPC || status.ToString().find("No space left") != std::string::npos) << status.ToString();
+    }
+  }
+  spec_.files = nullptr;
+}
+
+TEST_F(Output, AFullDiskIsReported) {
+  fs::create_directory(root_ + "/small");
+  if (mount("none", (root_ + "/small").c_str(), "tmpfs", 0, "size=256k") != 0) GTEST_SKIP() << "lane tmpfs: mounting is not permitted";
+  OutputSpec spec{root_ + "/small/out", "k"};
+  Status status;
+  {
+    auto writer = PartWriter::Open(spec, 0, 1);
+    ASSERT_TRUE(writer.ok());
+    status = (*writer)->Append(AsBytes(std::string(1 << 20, 'x')));
+    if (status.ok()) status = (*writer)->Finish(1).status();
+  }
+  DiscardOutput(spec);
+  EXPECT_TRUE(fs::is_empty(root_ + "/small"));
+  umount((root_ + "/small").c_str());
+  EXPECT_EQ(status.tag(), "OUT05");
+  EXPECT_NE(status.why().find("No space left"), std::string::npos) << status.ToString();
+}
+
+}  // namespace
+}  // namespace ropewalk::storage
