@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 namespace ropewalk::dag {
 
@@ -17,6 +18,13 @@ std::vector<StageId> PlanContext::TakeRetired() {
   // Sorted: the order in which C++ destroys temporaries is the compiler's business and must not enter a plan.
   std::sort(retired_.begin(), retired_.end());
   return std::exchange(retired_, {});
+}
+
+std::string PlanContext::Once(const std::string& name, const std::function<Result<std::string>()>& compute) {
+  RequireMainThread("call Once");
+  Result<std::string> value = backend_->Once(name, compute);
+  if (!value.ok()) Fail(value.status());
+  return *std::move(value);
 }
 
 void PlanContext::Fail(const Status& status) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,6 +34,13 @@ class PlanContext {
   // Number of the next Broadcast, listing...: names Once values that the user did not name.
   std::uint64_t NextOnce() { return ++last_once_; }
 
+  // Backend::Once; a failure ends the program.
+  std::string Once(const std::string& name, const std::function<Result<std::string>()>& compute);
+
+  // Files that datasets read: an output folder must not hold one of them.
+  void AddInputPath(std::string path) { input_paths_.insert(std::move(path)); }
+  std::vector<std::string> input_paths() const { return {input_paths_.begin(), input_paths_.end()}; }
+
   void Retire(StageId stage) { retired_.push_back(stage); }
   std::vector<StageId> TakeRetired();
 
@@ -51,6 +59,7 @@ class PlanContext {
   std::uint64_t last_node_ = 0, last_sequence_ = 0, last_once_ = 0;
   std::int64_t live_nodes_ = 0;
   std::vector<StageId> retired_;
+  std::set<std::string> input_paths_;
   bool closed_ = false;
 };
 

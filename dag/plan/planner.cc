@@ -150,7 +150,7 @@ Planned Plan(const PlanNodePtr& action) {
   return planned;
 }
 
-RunningAction::RunningAction(PlanNodePtr action) : node_(std::move(action)) {
+RunningAction::RunningAction(PlanNodePtr action, std::function<void()> on_failure) : node_(std::move(action)), on_failure_(std::move(on_failure)) {
   Planned planned = Plan(node_);
   borders_ = std::move(planned.borders);
   pending_ = node_->context()->backend().Submit(std::move(planned.action));
@@ -162,6 +162,7 @@ RunningAction& RunningAction::operator=(RunningAction&& other) {
     node_ = std::move(other.node_);
     borders_ = std::move(other.borders_);
     pending_ = std::move(other.pending_);
+    on_failure_ = std::move(other.on_failure_);
   }
   return *this;
 }
@@ -177,7 +178,10 @@ std::vector<std::string> RunningAction::Wait() {
   std::shared_ptr<PlanContext> context = node->context();
   context->RequireMainThread("wait for an action");
   Result<std::vector<std::string>> values = pending->Wait();
-  if (!values.ok()) context->Fail(values.status());
+  if (!values.ok()) {
+    if (on_failure_) on_failure_();
+    context->Fail(values.status());
+  }
   // Nothing can be lost in one process: letting the ancestors go keeps loops of any length flat.
   if (context->backend().outputs_are_durable()) {
     for (const PlanNodePtr& border : borders) border->DropLineage();

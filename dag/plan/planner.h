@@ -4,6 +4,7 @@
 // Thread rule: main's thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,7 +28,8 @@ Planned Plan(const PlanNodePtr& action);
 class RunningAction {
  public:
   RunningAction() = default;
-  explicit RunningAction(PlanNodePtr action);  // plans and submits
+  // Plans and submits. `on_failure` tidies up before a failure ends the program.
+  explicit RunningAction(PlanNodePtr action, std::function<void()> on_failure = nullptr);
   RunningAction(RunningAction&&) = default;
   RunningAction& operator=(RunningAction&& other);
   ~RunningAction() noexcept(false);  // waits: every replica must see the same order of actions
@@ -40,6 +42,7 @@ class RunningAction {
   PlanNodePtr node_;
   std::vector<PlanNodePtr> borders_;
   std::unique_ptr<PendingAction> pending_;
+  std::function<void()> on_failure_;
 };
 
 }  // namespace ropewalk::dag

@@ -51,6 +51,8 @@ class FakeBlocks final : public dag::BlockReader, public dag::BlockWriter {
   }
 
  private:
+  std::uint64_t last_id_ = 0;
+
   class Writer final : public dag::SegmentWriter {
    public:
     Writer(FakeBlocks* blocks, std::uint32_t parts) : blocks_(blocks), parts_(parts) {}
@@ -61,7 +63,7 @@ class FakeBlocks final : public dag::BlockReader, public dag::BlockWriter {
     }
     Result<dag::SegmentInfo> Seal() override {
       dag::SegmentInfo info;
-      info.segment = SegmentId{blocks_->segments.size() + 1};
+      info.segment = SegmentId{++blocks_->last_id_};  // never used twice, also when segments were freed
       for (const FakeExtent& extent : segment_) {
         info.bytes += extent.bytes.size();
         info.records += extent.records;

@@ -1,0 +1,442 @@
+// Dataset<T>: a distributed collection of T, and what can be done with it.
+//
+//   auto job = ropewalk::Init(argc, argv);
+//   job.ReadLines(job.args()[1]).FlatMap(ropewalk::Words).CountByKey().WriteText("counts");
+//
+// Calls only record a plan; an *action* (Collect, Count, WriteText...) runs it and blocks until its result is there. A failed action ends
+// the program with the job's error.
+//
+// Lambdas are captured by value and copied for each attempt of a task. A lambda gets `const T&`, or std::string_view where T is that (lines,
+// words): a view is valid during the call only; whatever is kept by a shuffle, cache or action is copied and owned (Owned<T>: string).
+//
+// Dataset<T, Pipe> carries the callables that were chained since the last shuffle in its type, so that they are fused; it converts to
+// Dataset<T> wherever a name for the type is needed: `Dataset<std::pair<Page, double>> ranks = links.MapValues(...)`.
+//
+// Thread rule: main's thread.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "dag/codec.h"
+#include "dag/format.h"
+#include "dag/pipe.h"
+#include "dag/plan/accumulators.h"
+#include "dag/plan/actions.h"
+#include "dag/plan/fingerprint.h"
+#include "dag/plan/node.h"
+#include "dag/plan/shuffles.h"
+#include "dag/plan/sources.h"
+
+namespace ropewalk::dag {
+
+struct PartitionOptions {
+  std::uint32_t partitions = 0;  // of the result; 0: Settings::partitions, else two for each slot
+};
+struct WriteOptions {
+  bool overwrite = false;        // replace a folder that exists, at once, when everything is written
+};
+
+// The callables that a pipe holds, for stage names and fingerprints.
+struct PipeNotes {
+  std::string operators;  // " > FlatMap > Filter"
+  std::uint64_t fingerprint = 0;
+  PipeNotes With(const char* op, Site site, std::uint64_t hash) const {
+    return {operators + " > " + op, HashCombine(HashCombine(fingerprint, Checksum64(site.ToString())), HashCombine(Checksum64(std::string_view(op)), hash))};
+  }
+};
+
+template <class T>
+class CollectHandle;
+
+template <class T, class Pipe = IdentityPipe<View<T>>>
+class Dataset {
+ public:
+  using value_type = T;
+
+  // For Session and the operators below.
+  Dataset(PlanNodePtr node, StreamPtr<typename Pipe::Flow> stream, Pipe pipe = {}, PipeNotes notes = {})
+      : node_(std::move(node)), stream_(std::move(stream)), pipe_(std::move(pipe)), notes_(std::move(notes)) {}
+
+  // Forgets the pipe (and whether strings are views): Dataset<T> is then a type that can be named and assigned.
+  template <class U, class OtherPipe>
+    requires(!std::is_same_v<Dataset<U, OtherPipe>, Dataset> && std::is_same_v<View<U>, typename Pipe::Flow> &&
+             std::is_same_v<Pipe, IdentityPipe<View<T>>>)
+  Dataset(const Dataset<U, OtherPipe>& other, Site site = Site::Here())  // NOLINT: implicit by design
+      : Dataset(other.Erase(site)) {}
+
+  // ---- one record at a time ------------------------------------------------------------------------------------------------------
+
+  // fn(record) -> U.
+  template <class Fn>
+  auto Map(Fn fn, Site site = Site::Here()) const {
+    CheckCallable<Fn>();
+    static_assert(std::is_invocable_v<Fn&, const T&>, "Map: the function must take one record of the dataset (const T&, or std::string_view for text)");
+    using R = std::invoke_result_t<Fn&, const T&>;
+    static_assert(!std::is_void_v<R>, "Map: the function returns nothing; return the new record");
+    using U = std::remove_cvref_t<R>;
+    CheckRecord<U>();
+    return Piped<U>(MapPipe<Pipe, T, Fn>{pipe_, fn}, "Map", site, CallableHash(fn));
+  }
+
+  // fn(record) -> any range: each element is a record. Or fn(record, Emit<U> emit), which emits as many as it likes.
+  template <class Fn>
+  auto FlatMap(Fn fn, Site site = Site::Here()) const {
+    CheckCallable<Fn>();
+    using Second = typename pipe_internal::SecondParameter<Fn>::type;
+    if constexpr (std::is_invocable_v<Fn&, const T&>) {
+      using Range = std::invoke_result_t<Fn&, const T&>;
+      static_assert(pipe_internal::Iterates<Range>, "FlatMap: the function must return a range of records (a vector, Words(line), an optional...)");
+      using U = typename pipe_internal::ElementOf<std::remove_cvref_t<Range>>::type;
+      CheckRecord<U>();
+      return Piped<U>(FlatMapPipe<Pipe, T, Fn>{pipe_, fn}, "FlatMap", site, CallableHash(fn));
+    } else if constexpr (pipe_internal::kIsEmit<Second>) {
+      using U = typename Second::value_type;
+      static_assert(std::is_invocable_v<Fn&, const T&, Emit<U>>, "FlatMap: the first parameter must take a record of the dataset");
+      CheckRecord<U>();
+      return Piped<U>(EmitPipe<Pipe, T, U, Fn>{pipe_, fn}, "FlatMap", site, CallableHash(fn));
+    } else {
+      static_assert(pipe_internal::kIsEmit<Second>,
+                    "FlatMap: the function must be fn(record) that returns a range, or fn(record, Emit<U> emit) with U written out");
+    }
+  }
+
+  // Keeps the records for which fn(record) is true.
+  template <class Fn>
+  auto Filter(Fn fn, Site site = Site::Here()) const {
+    CheckCallable<Fn>();
+    static_assert(std::is_invocable_r_v<bool, Fn&, const T&>, "Filter: the function must take one record and return bool");
+    return Piped<T>(FilterPipe<Pipe, T, Fn>{pipe_, fn}, "Filter", site, CallableHash(fn));
+  }
+
+  // (fn(record), record).
+  template <class Fn>
+  auto KeyBy(Fn fn, Site site = Site::Here()) const {
+    CheckCallable<Fn>();
+    static_assert(std::is_invocable_v<Fn&, const T&>, "KeyBy: the function must take one record and return its key");
+    using K = std::remove_cvref_t<std::invoke_result_t<Fn&, const T&>>;
+    CheckRecord<K>();
+    return Piped<std::pair<K, T>>(KeyByPipe<Pipe, T, Fn>{pipe_, fn}, "KeyBy", site, CallableHash(fn));
+  }
+
+  // (key, value) -> (key, fn(value)).
+  template <class Fn>
+  auto MapValues(Fn fn, Site site = Site::Here()) const {
+    CheckPair();
+    CheckCallable<Fn>();
+    using V = typename T::second_type;
+    static_assert(std::is_invocable_v<Fn&, const V&>, "MapValues: the function must take the second of the pair");
+    using W = std::remove_cvref_t<std::invoke_result_t<Fn&, const V&>>;
+    CheckRecord<W>();
+    return Piped<std::pair<typename T::first_type, W>>(MapValuesPipe<Pipe, T, Fn>{pipe_, fn}, "MapValues", site, CallableHash(fn));
+  }
+
+  // ---- by key (shuffles) ---------------------------------------------------------------------------------------------------------
+
+  // (key, value)... -> (key, combined value). combine(V, V) -> V, or void combine(V& accumulated, const V& value); associative. Combining
+  // starts before the shuffle. Values are combined in the order of the input, so that sums of floats are the same each time.
+  template <class Combine>
+  auto ReduceByKey(Combine combine, PartitionOptions options = {}, Site site = Site::Here()) const {
+    CheckPair();
+    CheckCallable<Combine>();
+    using K = Owned<typename T::first_type>;
+    using V = Owned<typename T::second_type>;
+    CheckStored<K>();
+    CheckStored<V>();
+    static_assert(kCombines<Combine, V>, "ReduceByKey: the function must be V(V, V), or void(V& accumulated, const V& value), for the values' type V");
+    return Aggregate<K, V, AddPair>("ReduceByKey", std::move(combine), options, site);
+  }
+
+  // How often each key occurs: of pairs the first is the key; other records are their own key. -> (key, uint64_t).
+  auto CountByKey(PartitionOptions options = {}, Site site = Site::Here()) const {
+    if constexpr (pipe_internal::Pairlike<T>) {
+      CheckStored<Owned<typename T::first_type>>();
+      return Aggregate<Owned<typename T::first_type>, std::uint64_t, AddCountOfKey>("CountByKey", std::plus<std::uint64_t>(), options, site);
+    } else {
+      CheckStored<Owned<T>>();
+      return Aggregate<Owned<T>, std::uint64_t, AddCountOfRecord>("CountByKey", std::plus<std::uint64_t>(), options, site);
+    }
+  }
+
+  // How often each record occurs, also where records are pairs. -> (record, uint64_t).
+  auto CountByValue(PartitionOptions options = {}, Site site = Site::Here()) const {
+    CheckStored<Owned<T>>();
+    return Aggregate<Owned<T>, std::uint64_t, AddCountOfRecord>("CountByValue", std::plus<std::uint64_t>(), options, site);
+  }
+
+  // Each different record once.
+  Dataset<Owned<T>> Distinct(PartitionOptions options = {}, Site site = Site::Here()) const {
+    CheckStored<Owned<T>>();
+    PlanNodePtr node = NewNode("Distinct", site, Partitions(options), TypeHash<Owned<T>>());
+    AddMapSide<AddRecord, AggregateWriter<Owned<T>, Nothing, KeepFirst>>(*node, 0, node->partitions(), [](const TaskContext& context, SegmentWriter* out, std::uint32_t parts) {
+      return std::make_unique<AggregateWriter<Owned<T>, Nothing, KeepFirst>>(ShuffleOptionsOf(context, parts), out);
+    });
+    return {node, std::make_shared<DistinctStream<Owned<T>>>(node->stage_id())};
+  }
+
+  // ---- other datasets --------------------------------------------------------------------------------------------------------------
+
+  // All records of both, duplicates too: the partitions of this one, then of the other.
+  template <class U, class OtherPipe>
+  Dataset<Owned<T>> Union(const Dataset<U, OtherPipe>& other, Site site = Site::Here()) const {
+    static_assert(std::is_same_v<Owned<T>, Owned<U>>, "Union: both datasets must hold the same type");
+    CheckStored<Owned<T>>();
+    Dataset<Owned<T>> a = Erase(site), b = other.Erase(site);
+    PlanNodePtr node = std::make_shared<PlanNode>(node_->context(), PlanNode::Options{.op = "Union",
+                                                                                      .site = site,
+                                                                                      .partitions = a.node()->partitions() + b.node()->partitions(),
+                                                                                      .parents = {a.node(), b.node()}});
+    using Members = std::vector<typename UnionStream<View<T>>::Member>;
+    return {node, std::make_shared<UnionStream<View<T>>>(Members{{a.stream(), 0}, {b.stream(), a.node()->partitions()}})};
+  }
+
+  // Keeps the records once they are computed, until no dataset needs them; later actions read them instead of computing them again.
+  Dataset<Owned<T>> Cache(Site site = Site::Here()) const {
+    CheckStored<Owned<T>>();
+    PlanNodePtr node = NewNode("Cache", site, node_->partitions(), TypeHash<Owned<T>>());
+    AddMapSide<AddRecord, CacheWriter<Owned<T>>>(
+        *node, 0, 1, [](const TaskContext&, SegmentWriter* out, std::uint32_t) { return std::make_unique<CacheWriter<Owned<T>>>(out); },
+        InputPattern::kOneToOne);
+    return {node, std::make_shared<CacheStream<Owned<T>>>(node->stage_id())};
+  }
+
+  // ---- actions -----------------------------------------------------------------------------------------------------------------------
+
+  std::uint64_t Count(Site site = Site::Here()) const {
+    std::uint64_t sum = 0;
+    for (std::uint64_t part : RunResult<std::uint64_t>("Count", site, 0, [](const TaskContext&) { return CountAccumulator(); })) sum += part;
+    return sum;
+  }
+
+  // All records, in the order of partitions. Above Settings::collect_bytes_max the job fails and names WriteText.
+  std::vector<Owned<T>> Collect(Site site = Site::Here()) const { return StartCollect("Collect", site).Get(); }
+
+  // Starts the action and goes on; several run at once. `auto handle = ds.CollectAsync(); ... handle.Get()`.
+  CollectHandle<Owned<T>> CollectAsync(Site site = Site::Here()) const { return StartCollect("CollectAsync", site); }
+
+  // The first n records in the order of partitions (fewer where there are fewer). Tasks stop reading early.
+  std::vector<Owned<T>> Take(std::size_t n, Site site = Site::Here()) const {
+    CheckStored<Owned<T>>();
+    auto parts = RunResult<std::vector<Owned<T>>>(
+        "Take", site, n, [n](const TaskContext& context) { return CollectAccumulator<Owned<T>>(context, "Take", n); }, DecodeRecords<Owned<T>>);
+    std::vector<Owned<T>> all = Concatenate(std::move(parts));
+    if (all.size() > n) all.resize(n);
+    return all;
+  }
+
+  // The n largest records, largest first; equal ones in the order of the input.
+  std::vector<Owned<T>> Top(std::size_t n, Site site = Site::Here()) const {
+    static_assert(std::totally_ordered<Owned<T>>, "Top(n): the records have no operator<; use Top(n, key)");
+    return Top(n, [](const Owned<T>& record) { return record; }, site);
+  }
+  // The n records with the largest key(record), largest first.
+  template <class KeyFn>
+    requires std::is_invocable_v<KeyFn&, const Owned<T>&>
+  std::vector<Owned<T>> Top(std::size_t n, KeyFn key, Site site = Site::Here()) const {
+    CheckStored<Owned<T>>();
+    CheckCallable<KeyFn>();
+    auto make = [n, key](const TaskContext& context) { return TopAccumulator<Owned<T>, T, KeyFn>(context, n, key); };
+    auto parts = RunResult<std::vector<Owned<T>>>("Top", site, HashCombine(n, CallableHash(key)), make, DecodeRecords<Owned<T>>);
+    return MergeTop(Concatenate(std::move(parts)), n, key);
+  }
+
+  // Integers sum to int64_t or uint64_t, floats to double; other types by operator+, from T{}.
+  auto Sum(Site site = Site::Here()) const {
+    using S = SumOf<Owned<T>>;
+    static_assert(requires(const S& a, const Owned<T>& b) { { a + b } -> std::convertible_to<S>; }, "Sum: the records have no operator+");
+    S sum{};
+    for (const S& part : RunResult<S>("Sum", site, 0, [](const TaskContext&) { return SumAccumulator<S, T>(); })) sum = sum + part;
+    return sum;
+  }
+
+  // All records combined, in their order; nothing when there are none. combine as in ReduceByKey.
+  template <class Combine>
+  std::optional<Owned<T>> Reduce(Combine combine, Site site = Site::Here()) const {
+    CheckStored<Owned<T>>();
+    CheckCallable<Combine>();
+    static_assert(kCombines<Combine, Owned<T>>, "Reduce: the function must be T(T, T), or void(T& accumulated, const T& value)");
+    using Part = std::optional<Owned<T>>;
+    auto make = [combine](const TaskContext&) { return ReduceAccumulator<Owned<T>, T, Combine>(combine); };
+    Part all;
+    for (Part& part : RunResult<Part>("Reduce", site, CallableHash(combine), make)) {
+      if (!part) continue;
+      if (!all) {
+        all = std::move(part);
+      } else {
+        CombineInto(combine, *all, std::as_const(*part));
+      }
+    }
+    return all;
+  }
+
+  // Writes each record as a line (dag/format.h) to folder/part-00000, part-00001...; the folder appears whole or not at all. A folder that
+  // exists is refused unless `overwrite`.
+  void WriteText(const std::string& folder, WriteOptions options = {}, Site site = Site::Here()) const {
+    PlanNodePtr action = NewActionNode(node_->context(), "WriteText", site, HashCombine(Checksum64(folder), options.overwrite));
+    storage::OutputSpec spec = CheckedOutput(*action, folder, options.overwrite);
+    StageSpec write = SpecOf(0);
+    write.program = TextProgram(stream_, pipe_, spec);
+    AddOutputStages(*action, std::move(write), spec);
+    RunningAction running(action, [spec] { storage::DiscardOutput(spec); });
+    running.Wait();
+  }
+
+  // ---- for operators ---------------------------------------------------------------------------------------------------------------
+  const PlanNodePtr& node() const { return node_; }
+  const StreamPtr<typename Pipe::Flow>& stream() const { return stream_; }
+  const Pipe& pipe() const { return pipe_; }
+  const PipeNotes& notes() const { return notes_; }
+  Dataset<Owned<T>> Erase(Site site) const {
+    CheckStored<Owned<T>>();
+    if constexpr (std::is_same_v<Pipe, IdentityPipe<View<T>>>) {
+      return {node_, stream_};
+    } else {
+      PlanNodePtr node = std::make_shared<PlanNode>(node_->context(), PlanNode::Options{.op = "Pipe",
+                                                                                        .site = site,
+                                                                                        .partitions = node_->partitions(),
+                                                                                        .fingerprint = notes_.fingerprint,
+                                                                                        .label = node_->label() + notes_.operators,
+                                                                                        .parents = {node_}});
+      return {node, std::make_shared<PipeStream<T, Pipe>>(stream_, pipe_)};
+    }
+  }
+
+ private:
+  template <class Fn>
+  static constexpr void CheckCallable() {
+    static_assert(std::is_copy_constructible_v<Fn>,
+                  "Ropewalk copies this function for each attempt of a task: capture values that can be copied (a shared_ptr, not a unique_ptr)");
+    static_assert(!std::is_reference_v<Fn>, "pass the function by value");
+  }
+  template <class U>
+  static constexpr void CheckRecord() {
+    static_assert(!std::is_pointer_v<U>, "a record must not be a pointer: it means nothing in another process; return a std::string or a value");
+  }
+  template <class U>
+  static constexpr void CheckStored() {
+    static_assert(Storable<U>,
+                  "this operation stores or sends records, and Ropewalk cannot encode their type: use arithmetic types, enums, std::string, "
+                  "pair, tuple, array, vector, optional, map, set, structs of such, or give the type RopewalkEncode and RopewalkDecode");
+  }
+  static constexpr void CheckPair() {
+    static_assert(pipe_internal::Pairlike<T>, "this operation needs a dataset of std::pair<Key, Value>: use KeyBy, or Map to a pair, first");
+  }
+  template <class Combine, class V>
+  static constexpr bool kCombines = std::is_invocable_r_v<V, Combine&, const V&, const V&> || std::is_invocable_v<Combine&, V&, const V&>;
+
+  template <class U, class NewPipe>
+  Dataset<U, NewPipe> Piped(NewPipe pipe, const char* op, Site site, std::uint64_t hash) const {
+    node_->context()->RequireMainThread("build a dataset");
+    return Dataset<U, NewPipe>(node_, stream_, std::move(pipe), notes_.With(op, site, HashCombine(TypeHash<U>(), hash)));
+  }
+  std::uint32_t Partitions(const PartitionOptions& options) const {
+    return options.partitions != 0 ? options.partitions : DefaultPartitions(node_->context()->settings());
+  }
+  PlanNodePtr NewNode(const char* op, Site site, std::uint32_t partitions, std::uint64_t fingerprint) const {
+    return std::make_shared<PlanNode>(node_->context(), PlanNode::Options{.op = op, .site = site, .partitions = partitions, .fingerprint = fingerprint});
+  }
+  StageSpec SpecOf(std::uint32_t side) const {
+    StageSpec spec;
+    spec.side = side;
+    spec.from = node_;
+    spec.operators = notes_.operators;
+    spec.fingerprint = notes_.fingerprint;
+    return spec;
+  }
+
+  template <class Adder, class Writer, class Make>
+  void AddMapSide(PlanNode& node, std::uint32_t side, std::uint32_t parts, Make make, InputPattern read_as = InputPattern::kAllToAll) const {
+    StageSpec spec = SpecOf(side);
+    spec.read_as = read_as;
+    spec.program = MapSideProgram<Adder>(stream_, pipe_, parts, [make, parts](const TaskContext& context, SegmentWriter* out) -> std::unique_ptr<Writer> {
+      return make(context, out, parts);
+    });
+    node.AddStage(std::move(spec));
+  }
+
+  template <class K, class V, class Adder, class Combine>
+  Dataset<std::pair<K, V>> Aggregate(const char* op, Combine combine, PartitionOptions options, Site site) const {
+    using Writer = AggregateWriter<K, V, Combine>;
+    PlanNodePtr node = NewNode(op, site, Partitions(options), HashCombine(TypeHash<K, V>(), CallableHash(combine)));
+    AddMapSide<Adder, Writer>(*node, 0, node->partitions(), [combine](const TaskContext& context, SegmentWriter* out, std::uint32_t parts) {
+      return std::make_unique<Writer>(ShuffleOptionsOf(context, parts), out, combine);
+    });
+    return {node, std::make_shared<AggregateStream<K, V, Combine>>(node->stage_id(), combine)};
+  }
+
+  // Runs a result stage and decodes the value of each task.
+  template <class R, class Make, class DecodeFn = Result<R> (*)(std::string_view)>
+  std::vector<R> RunResult(const char* op, Site site, std::uint64_t fingerprint, Make make, DecodeFn decode = Decode<R>) const {
+    RunningAction running = StartResult(op, site, HashCombine(fingerprint, TypeHash<R>()), std::move(make));
+    std::vector<R> parts;
+    for (const std::string& value : running.Wait()) {
+      Result<R> part = decode(value);
+      if (!part.ok()) node_->context()->Fail(part.status());
+      parts.push_back(*std::move(part));
+    }
+    return parts;
+  }
+  template <class Make>
+  RunningAction StartResult(const char* op, Site site, std::uint64_t fingerprint, Make make) const {
+    PlanNodePtr action = NewActionNode(node_->context(), op, site, fingerprint);
+    StageSpec spec = SpecOf(0);
+    spec.output = StageOutput::kResult;
+    spec.program = ResultProgram(stream_, pipe_, std::move(make));
+    action->AddStage(std::move(spec));
+    return RunningAction(action);
+  }
+  CollectHandle<Owned<T>> StartCollect(const char* op, Site site) const {
+    CheckStored<Owned<T>>();
+    std::string name = op;
+    return CollectHandle<Owned<T>>(node_->context(), name, StartResult(op, site, TypeHash<T>(), [name](const TaskContext& context) {
+                                     return CollectAccumulator<Owned<T>>(context, name, SIZE_MAX);
+                                   }));
+  }
+
+  PlanNodePtr node_;
+  StreamPtr<typename Pipe::Flow> stream_;
+  Pipe pipe_;
+  PipeNotes notes_;
+};
+
+// The result of CollectAsync. Get() blocks, once. One that is dropped waits in its destructor: every replica sees the same order.
+template <class T>
+class CollectHandle {
+ public:
+  CollectHandle(std::shared_ptr<PlanContext> context, std::string op, RunningAction running)
+      : context_(std::move(context)), op_(std::move(op)), running_(std::move(running)) {}
+  std::vector<T> Get() {
+    std::vector<std::string> values = running_.Wait();
+    std::uint64_t bytes = 0;
+    for (const std::string& value : values) bytes += value.size();
+    if (bytes > context_->settings().collect_bytes_max) context_->Fail(CollectTooLarge(context_->settings(), op_));
+    std::vector<T> all;
+    for (std::string& value : values) {
+      if (Status status = DecodeRecordsInto(value, &all); !status.ok()) context_->Fail(status);
+      std::string().swap(value);
+    }
+    return all;
+  }
+
+ private:
+  std::shared_ptr<PlanContext> context_;
+  std::string op_;
+  RunningAction running_;
+};
+
+}  // namespace ropewalk::dag
+
+namespace ropewalk {
+using dag::Dataset;
+using dag::PartitionOptions;
+using dag::WriteOptions;
+}  // namespace ropewalk

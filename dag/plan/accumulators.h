@@ -1,0 +1,228 @@
+// What runs at the end of a pipe in the tasks of an action: counts, sums, collects, writes text.
+//
+// Thread rule: one task.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "dag/codec.h"
+#include "dag/format.h"
+#include "dag/operators/hash_aggregate.h"
+#include "dag/plan/actions.h"
+#include "dag/plan/records.h"
+
+namespace ropewalk::dag {
+
+class CountAccumulator {
+ public:
+  template <class X>
+  void operator()(X&&) {
+    ++count_;
+  }
+  Status status() const { return {}; }
+  Result<std::string> Finish() { return Encode<std::uint64_t>(count_); }
+
+ private:
+  std::uint64_t count_ = 0;
+};
+
+template <class T>
+using SumOf = std::conditional_t<std::is_floating_point_v<T>, double,
+                                 std::conditional_t<std::is_integral_v<T>, std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>, T>>;
+
+template <class S, class T>
+class SumAccumulator {
+ public:
+  template <class X>
+  void operator()(X&& item) {
+    sum_ = sum_ + scratch_.As(item);
+  }
+  Status status() const { return {}; }
+  Result<std::string> Finish() { return Encode<S>(sum_); }
+
+ private:
+  S sum_{};
+  Scratch<T> scratch_;
+};
+
+template <class O, class T, class Combine>
+class ReduceAccumulator {
+ public:
+  explicit ReduceAccumulator(Combine combine) : combine_(std::move(combine)) {}
+  template <class X>
+  void operator()(X&& item) {
+    if (!all_) {
+      AssignRecord(&all_.emplace(), item);
+    } else {
+      AssignRecord(&next_, item);
+      CombineInto(combine_, *all_, std::as_const(next_));
+    }
+  }
+  Status status() const { return {}; }
+  Result<std::string> Finish() { return Encode<std::optional<O>>(all_); }
+
+ private:
+  Combine combine_;
+  std::optional<O> all_;
+  O next_{};
+};
+
+// Records one after another, encoded; T is owned.
+template <class T>
+class CollectAccumulator {
+ public:
+  CollectAccumulator(const TaskContext& context, std::string op, std::size_t records_max)
+      : settings_(context.settings), op_(std::move(op)), left_(records_max) {}
+  template <class X>
+  void operator()(X&& item) {
+    if (left_ == 0 || too_large_) return;
+    --left_;
+    EncodeTo<T>(item, &bytes_);
+    if (bytes_.size() > settings_->collect_bytes_max) {
+      too_large_ = true;
+      std::string().swap(bytes_);
+    }
+  }
+  Status status() const {
+    if (too_large_) return CollectTooLarge(*settings_, op_);
+    return left_ == 0 ? StopEarly() : Status();
+  }
+  Result<std::string> Finish() {
+    if (too_large_) return CollectTooLarge(*settings_, op_);
+    return std::move(bytes_);
+  }
+
+ private:
+  const Settings* settings_;
+  std::string op_;
+  std::size_t left_;
+  bool too_large_ = false;
+  std::string bytes_;
+};
+
+template <class T>
+Status DecodeRecordsInto(std::string_view bytes, std::vector<T>* out) {
+  ByteReader in(bytes);
+  while (!in.empty()) {
+    Codec<T>::ReadOwned(in, &out->emplace_back());
+    if (!in.ok()) return DamagedResult("Collect");
+  }
+  return {};
+}
+template <class T>
+Result<std::vector<T>> DecodeRecords(std::string_view bytes) {
+  std::vector<T> records;
+  RETURN_IF_ERROR(DecodeRecordsInto(bytes, &records));
+  return records;
+}
+template <class T>
+std::vector<T> Concatenate(std::vector<std::vector<T>> parts) {
+  std::vector<T> all;
+  for (std::vector<T>& part : parts) std::move(part.begin(), part.end(), std::back_inserter(all));
+  return all;
+}
+
+// The n largest by key, largest first, equal ones in the order in which they came.
+template <class T, class KeyFn>
+std::vector<T> MergeTop(std::vector<T> records, std::size_t n, KeyFn key) {
+  std::stable_sort(records.begin(), records.end(), [&](const T& a, const T& b) { return std::invoke(key, b) < std::invoke(key, a); });
+  if (records.size() > n) records.resize(n);
+  return records;
+}
+
+// O owned, T what the pipe's items are. Keeps at most 2n + 1,024 records and cuts back to n: amortised O(log n) a record, and an item that
+// cannot make it costs one comparison and no copy.
+template <class O, class T, class KeyFn>
+class TopAccumulator {
+ public:
+  using Key = std::remove_cvref_t<std::invoke_result_t<KeyFn&, const O&>>;
+  static_assert(std::is_invocable_v<std::less<>, const Key&, const Key&>, "Top: the key needs an operator<");
+
+  TopAccumulator(const TaskContext& context, std::size_t n, KeyFn key) : settings_(context.settings), n_(n), key_(std::move(key)) {}
+  template <class X>
+  void operator()(X&& item) {
+    if (n_ == 0) return;
+    const O& record = scratch_.As(item);
+    Key key = std::invoke(key_, record);
+    if (floor_ && !(*floor_ < key)) return;  // as small as the n-th so far, and later
+    kept_.push_back({std::move(key), record});
+    if (kept_.size() >= 2 * n_ + 1024) Cut();
+  }
+  Status status() const { return n_ == 0 ? StopEarly() : Status(); }
+  Result<std::string> Finish() {
+    Cut();
+    std::string bytes;
+    for (const Kept& kept : kept_) {
+      EncodeTo<O>(kept.record, &bytes);
+      if (bytes.size() > settings_->collect_bytes_max) return CollectTooLarge(*settings_, "Top");
+    }
+    return bytes;
+  }
+
+ private:
+  struct Kept {
+    Key key;
+    O record;
+  };
+  void Cut() {
+    std::stable_sort(kept_.begin(), kept_.end(), [](const Kept& a, const Kept& b) { return b.key < a.key; });
+    if (kept_.size() >= n_) {
+      kept_.erase(kept_.begin() + n_, kept_.end());
+      floor_ = kept_.back().key;
+    }
+  }
+
+  const Settings* settings_;
+  std::size_t n_;
+  KeyFn key_;
+  Scratch<O> scratch_;
+  std::vector<Kept> kept_;
+  std::optional<Key> floor_;
+};
+
+// Lines of a part file.
+class TextSink {
+ public:
+  TextSink(storage::PartWriter* out, TaskContext* context) : out_(out), context_(context) {}
+  template <class X>
+  void operator()(const X& item) {
+    FormatTo(&buffer_, item);
+    buffer_.push_back('\n');
+    ++records_;
+    if (buffer_.size() >= kBufferBytes) (void)Flush();  // status() keeps it
+  }
+  Status Flush();
+  const Status& status() const { return status_; }
+  std::uint64_t records() const { return records_; }
+
+ private:
+  static constexpr std::size_t kBufferBytes = 256u << 10;
+  storage::PartWriter* out_;
+  TaskContext* context_;
+  std::string buffer_;
+  std::uint64_t records_ = 0, reported_ = 0;
+  Status status_;
+};
+
+template <class Pipe>
+StageProgram TextProgram(StreamPtr<typename Pipe::Flow> source, Pipe pipe, storage::OutputSpec spec) {
+  return [source = std::move(source), pipe = std::move(pipe), spec = std::move(spec)](TaskContext& context, TaskResult* result) -> Status {
+    ASSIGN_OR_RETURN(std::unique_ptr<storage::PartWriter> part, storage::PartWriter::Open(spec, context.id.task, context.id.attempt));
+    TextSink sink(part.get(), &context);
+    RETURN_IF_ERROR(ForgiveStop(RunPipe(*source, pipe, context, context.id.task, sink, [&] { return sink.status(); })));
+    RETURN_IF_ERROR(sink.Flush());
+    ASSIGN_OR_RETURN(result->value, part->Finish(sink.records()));
+    result->content_hash = part->content_hash();
+    return {};
+  };
+}
+
+}  // namespace ropewalk::dag

@@ -1,0 +1,73 @@
+#include "dag/session.h"
+
+#include <algorithm>
+#include <exception>
+
+namespace ropewalk::dag {
+
+namespace {
+constexpr std::uint64_t kVectorBytesMax = 64u << 20;
+}
+
+Session::Session(SessionOptions options)
+    : keep_(std::move(options.keep)),
+      context_(std::make_shared<PlanContext>(options.backend, std::move(options.fail))),
+      args_(std::move(options.args)) {}
+
+Session::~Session() {
+  if (context_ != nullptr) context_->Close();
+}
+
+std::string Session::NextOnceName(const char* kind) { return std::string(kind) + ":" + std::to_string(context_->NextOnce()); }
+
+std::string Session::OnceBytes(const std::string& name, const std::function<Result<std::string>()>& compute) { return context_->Once(name, compute); }
+
+Result<std::string> Session::Guarded(const std::string& name, const std::function<std::string()>& fn) {
+  // The driver's Once is main's code: what it throws must reach the user as the job's error, in every replica.
+  try {
+    return fn();
+  } catch (const std::exception& e) {
+    return Status(Code::kUserError, "USER02", "Once(\"" + name + "\") failed: " + e.what(), "its function threw an exception");
+  }
+}
+
+std::shared_ptr<const FilePartitions> Session::ListFiles(const InputPaths& paths, std::uint64_t record_bytes) {
+  std::string bytes = OnceBytes(NextOnceName("listing"), [&]() -> Result<std::string> {
+    ASSIGN_OR_RETURN(storage::InputListing listing, storage::ListInputs(paths.paths(), settings().work_dir));
+    return storage::EncodeListing(listing);
+  });
+  Result<storage::InputListing> listing = storage::DecodeListing(bytes);
+  if (!listing.ok()) context_->Fail(listing.status());
+  for (const storage::InputFile& file : listing->files) context_->AddInputPath(file.path);
+  return Partition(*std::move(listing), settings(), record_bytes);
+}
+
+PlanNodePtr Session::NewFileNode(const char* op, Site site, const FilePartitions& files, std::uint64_t fingerprint) {
+  for (const storage::InputFile& file : files.listing.files) {
+    fingerprint = HashCombine(fingerprint, HashCombine(Checksum64(file.path), HashCombine(file.bytes, file.mtime_ns)));
+  }
+  return std::make_shared<PlanNode>(context_, PlanNode::Options{.op = op,
+                                                                .site = site,
+                                                                .partitions = static_cast<std::uint32_t>(files.splits.size()),
+                                                                .fingerprint = fingerprint,
+                                                                .partition_bytes = files.bytes});
+}
+
+PlanNodePtr Session::NewVectorNode(Site site, std::size_t size, std::uint64_t bytes, std::uint64_t hash, const VectorOptions& options) {
+  if (bytes > kVectorBytesMax) {
+    context_->Fail(Status(Code::kUserError, "DAG03", "FromVector (" + site.ToString() + ") of " + std::to_string(bytes >> 20) + " MiB",
+                          "the vector is built in every executor; the limit is " + std::to_string(kVectorBytesMax >> 20) + " MiB",
+                          "write it to a file and use ReadLines or ReadRecords"));
+  }
+  std::uint64_t partitions = options.partitions;
+  if (partitions == 0) partitions = std::clamp<std::uint64_t>(size, 1, DefaultPartitions(settings()));
+  return std::make_shared<PlanNode>(
+      context_, PlanNode::Options{.op = "FromVector", .site = site, .partitions = static_cast<std::uint32_t>(partitions), .fingerprint = hash});
+}
+
+Dataset<std::string_view> Session::ReadLines(InputPaths paths, Site site) {
+  auto files = ListFiles(paths, 0);
+  return Dataset<std::string_view>(NewFileNode("ReadLines", site, *files, 0), LinesOf(files));
+}
+
+}  // namespace ropewalk::dag

@@ -1,0 +1,125 @@
+// The shortest road: lines of files, words, counts, text; the same for every number of partitions, order of tasks and split size.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include "dag/text.h"
+#include "tests/unit/local_backend.h"
+
+namespace ropewalk::dag {
+namespace {
+
+namespace fs = std::filesystem;
+
+class WordCount : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = fs::path(::testing::TempDir()) / ("dag_word_count_" + std::to_string(::getpid()));
+    fs::remove_all(dir_);
+    fs::create_directories(dir_ / "in");
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+  void Put(const std::string& name, const std::string& text) { std::ofstream(dir_ / "in" / name) << text; }
+  // Lines of all parts, sorted.
+  std::vector<std::string> Output(const std::string& name) {
+    std::vector<std::string> lines;
+    for (const auto& part : fs::directory_iterator(dir_ / name)) {
+      if (part.path().filename().string().starts_with("_")) continue;
+      std::ifstream in(part.path());
+      for (std::string line; std::getline(in, line);) lines.push_back(line);
+    }
+    std::sort(lines.begin(), lines.end());
+    return lines;
+  }
+  fs::path dir_;
+};
+
+TEST_F(WordCount, FilesToTextForAnyPartitionsOrderAndSplits) {
+  std::mt19937_64 random(7);
+  std::map<std::string, std::uint64_t> model;
+  for (int file = 0; file < 5; ++file) {
+    std::string text;
+    for (int i = 0; i < 3000; ++i) {
+      std::string word = "w" + std::to_string(random() % 500);
+      ++model[word];
+      text += word + (random() % 7 == 0 ? "\n" : random() % 3 == 0 ? "\t " : " ");
+    }
+    Put("f" + std::to_string(file), text);
+  }
+  std::vector<std::string> expected;
+  for (const auto& [word, n] : model) expected.push_back(word + "\t" + std::to_string(n));
+  std::sort(expected.begin(), expected.end());
+  for (std::uint32_t partitions : {1, 2, 5, 8}) {
+    for (std::uint64_t split_bytes : {1u << 12, 128u << 20}) {
+      LocalBackend backend(partitions);
+      backend.options.split_bytes_max = split_bytes;
+      backend.options.work_dir = dir_;
+      backend.shuffle_seed = partitions;
+      Session job = backend.NewSession();
+      job.ReadLines("in").FlatMap(Words).CountByKey().WriteText("out", {.overwrite = true});
+      EXPECT_EQ(Output("out"), expected) << partitions << " partitions, splits of " << split_bytes;
+      EXPECT_EQ(backend.plans.back().stages[0].name.substr(0, 32), "ReadLines > FlatMap > CountByKey");
+    }
+  }
+}
+
+TEST_F(WordCount, AnEmptyFolderGivesAnEmptyResult) {
+  LocalBackend backend;
+  backend.options.work_dir = dir_;
+  Session job = backend.NewSession();
+  auto words = job.ReadLines("in").FlatMap(Words);
+  EXPECT_EQ(words.Count(), 0u);
+  words.CountByKey().WriteText("out");
+  EXPECT_TRUE(Output("out").empty());
+  EXPECT_TRUE(fs::exists(dir_ / "out" / "_SUCCESS"));
+}
+
+TEST_F(WordCount, RefusedInputAndOutputFailTheAction) {
+  Put("a", "x\n");
+  LocalBackend backend;
+  backend.options.work_dir = dir_;
+  Session job = backend.NewSession();
+  try {
+    job.ReadLines("missing*");
+    FAIL();
+  } catch (const ActionFailed& failed) {
+    EXPECT_EQ(failed.status.tag(), "IO01");
+  }
+  auto lines = job.ReadLines("in");
+  lines.WriteText("out");
+  try {
+    lines.WriteText("out");
+    FAIL();
+  } catch (const ActionFailed& failed) {
+    EXPECT_EQ(failed.status.tag(), "OUT01");
+  }
+  try {
+    lines.WriteText("in", {.overwrite = true});
+    FAIL();
+  } catch (const ActionFailed& failed) {
+    EXPECT_EQ(failed.status.tag(), "OUT03");
+  }
+}
+
+TEST_F(WordCount, ThrowingUserCodeIsRetriedAndTheCursorNamesTheRecord) {
+  std::string text;
+  for (int i = 0; i < 5000; ++i) text += "line " + std::to_string(i) + "\n";
+  Put("a", text);
+  LocalBackend backend;
+  backend.options.work_dir = dir_;
+  Session job = backend.NewSession();
+  auto bad = job.ReadLines("in").Map([](std::string_view line) -> int {
+    if (line == "line 4321") throw std::runtime_error("bad line");
+    return 1;
+  });
+  EXPECT_THROW(bad.Sum(), ActionFailed);
+  EXPECT_EQ(backend.tasks_run, backend.options.user_attempts_max);
+  EXPECT_EQ(backend.cursor.offset.load(), text.find("line 4321\n"));
+  EXPECT_TRUE(std::string(backend.cursor.source).ends_with("/in/a"));
+}
+
+}  // namespace
+}  // namespace ropewalk::dag
