@@ -1,0 +1,269 @@
+#include <algorithm>
+#include <utility>
+
+#include "master/scheduler/state.h"
+
+namespace ropewalk::scheduler {
+namespace {
+
+const Values& NoValues() {
+  static const Values kNone = std::make_shared<const std::vector<std::string>>();
+  return kNone;
+}
+
+Status Differs(const std::string& action, const std::string& how) {
+  return Status(Code::kUserError, "PLAN01", "main built different plans in two executors: " + action, how,
+                "main may branch only on arguments, declared environment, results of actions and Once(); see job.Seed() and job.Now()");
+}
+
+}  // namespace
+
+void Scheduler::State::On(const ExecutorAtAction& event) {
+  Executor* executor = FindExecutor(event.executor);
+  if (executor == nullptr) return;
+  JobRun* job = LiveJob(executor->job);
+  const dag::ActionPlan& plan = event.plan;
+  if (job == nullptr || plan.sequence <= executor->last_action) return;  // announced before: a duplicate
+  executor->last_action = plan.sequence;
+  executor->once.clear();
+  bool driver = executor->id == job->driver;
+  job->settle = true;
+  job->executor_failures = 0;
+  Changed(*job);
+
+  if (auto it = job->published.find(plan.sequence); it != job->published.end()) {
+    if (it->second.fingerprint != plan.fingerprint) {
+      auto kept = job->plans_kept.find(plan.sequence);
+      std::string how = kept == job->plans_kept.end() ? "" : dag::FirstDifference(kept->second, plan);
+      Doom(*job, Differs("action " + Number(plan.sequence) + " " + it->second.name, how.empty() ? "it is now " + plan.name : how));
+      return;
+    }
+    Out(PublishAction{executor->id, plan.sequence, Status(), it->second.values});
+    if (driver) Retire(*job, plan);
+    return;
+  }
+  if (!driver && !job->actions.contains(plan.sequence)) {
+    executor->early[plan.sequence] = plan;  // the driver's plan leads; this one is compared when that has come
+    return;
+  }
+  if (driver) Retire(*job, plan);
+  if (!job->actions.contains(plan.sequence)) AcceptPlan(*job, plan);
+  if (!job->doom) Join(*job, *executor, plan);
+}
+
+// The driver's plan of a new action.
+void Scheduler::State::AcceptPlan(JobRun& job, const dag::ActionPlan& plan) {
+  if (Status legal = dag::Check(plan); !legal.ok()) return Doom(job, std::move(legal));
+  if (plan.stages.empty()) return Doom(job, Status(Code::kInternal, "PLAN02", "action " + Number(plan.sequence) + " has no stage"));
+  for (const dag::Stage& stage : plan.stages) AddStage(job, plan.sequence, stage);
+  job.actions[plan.sequence] = plan;
+  job.dirty = true;
+  Log(job, EventLine("action_started", now).Num("action", plan.sequence).Str("name", plan.name).Num("stages", plan.stages.size()));
+  for (ExecutorId id : job.executors) {
+    Executor& executor = executors.at(id);
+    if (executor.main_returned && executor.last_action < plan.sequence && id != job.driver)
+      return Doom(job, Differs(plan.name, "executor " + Number(id.value) + " returned from main after action " + Number(executor.last_action)));
+    auto early = executor.early.find(plan.sequence);
+    if (early == executor.early.end()) continue;
+    dag::ActionPlan theirs = std::move(early->second);
+    executor.early.erase(early);
+    Join(job, executor, theirs);
+  }
+}
+
+// The executor serves this action's tasks from now on, if its plan is the driver's.
+void Scheduler::State::Join(JobRun& job, Executor& executor, const dag::ActionPlan& plan) {
+  const dag::ActionPlan& ours = job.actions.at(plan.sequence);
+  std::string difference = dag::FirstDifference(ours, plan);
+  if (!difference.empty() || ours.fingerprint != plan.fingerprint)
+    return Doom(job, Differs(ours.name, difference.empty() ? "their fingerprints differ" : difference));
+  executor.at.insert(plan.sequence);
+  assign = true;
+}
+
+void Scheduler::State::AddStage(JobRun& job, std::uint64_t sequence, const dag::Stage& stage) {
+  StageKey key{stage.output == dag::StageOutput::kSegment ? 0 : sequence, stage.id};
+  auto [it, fresh] = job.stages.try_emplace(key);
+  StageRun& run = it->second;
+  if (!fresh) {
+    // Lineage behind a computed cache may have been dropped from the plan since; what the tasks make is the same.
+    if (run.tasks.size() == stage.tasks) run.stage = stage;
+    else Doom(job, Differs(StageText(stage), "it had " + Number(run.tasks.size()) + " tasks in an earlier action and has " + Number(stage.tasks)));
+    return;
+  }
+  run.key = key;
+  run.stage = stage;
+  run.tasks.resize(stage.tasks);
+  if (!run.segments()) run.values.resize(stage.tasks);
+  run.pinned = job.pinned_before.erase(stage.id) > 0;
+  run.winners_journalled = job.winners_before.erase(key) > 0;
+  if (!job.spec.settings.verify || stage.tasks == 0 || stage.output == dag::StageOutput::kCommit || job.verified_before.erase(key) > 0)
+    run.verdict = Verdict::kSkipped;
+  else
+    run.sample = ChooseSample(job, stage);
+
+  // What the journal of an earlier master says about its tasks, and what workers hold of them.
+  if (auto known = job.known.extract(key); !known.empty())
+    for (auto& [task, record] : known.mapped()) {
+      if (task >= run.tasks.size()) continue;
+      TaskRun& t = run.tasks[task];
+      t.winner = record.id.attempt;
+      t.hash = record.hash;
+      if (run.segments() || !record.has_value) continue;
+      run.value_bytes += record.value.size();
+      run.values[task] = std::move(record.value);
+      t.done = true;
+      ++run.done;
+    }
+  if (run.segments())
+    if (auto held = job.held.extract(stage.id); !held.empty())
+      for (const auto& [task, list] : held.mapped())
+        for (const HeldSegment& segment : list) TryAdopt(job, run, task, segment.worker, segment.at);
+}
+
+void Scheduler::State::On(const ExecutorAtOnce& event) {
+  Executor* executor = FindExecutor(event.executor);
+  if (executor == nullptr) return;
+  JobRun* job = LiveJob(executor->job);
+  if (job == nullptr) return;
+  if (auto it = job->once.find(event.name); it != job->once.end()) {
+    ++executor->onces_seen;
+    Out(PublishOnce{executor->id, event.name, Status(), it->second});
+    return;
+  }
+  executor->once = event.name;
+  if (executor->id == job->driver) Out(ComputeOnce{executor->id, event.name});
+}
+
+void Scheduler::State::On(const OnceComputed& event) {
+  Executor* executor = FindExecutor(event.executor);
+  if (executor == nullptr) return;
+  JobRun* job = LiveJob(executor->job);
+  if (job == nullptr || executor->id != job->driver || job->once.contains(event.name)) return;
+  if (!event.status.ok()) return Doom(*job, event.status);
+  job->once[event.name] = event.value;
+  job->executor_failures = 0;
+  Journal(OnceRecord{job->id, event.name, event.value}, true);
+  Log(*job, EventLine("once", now).Str("name", event.name).Num("bytes", event.value.size()));
+  for (ExecutorId id : job->executors) {
+    Executor& waiting = executors.at(id);
+    if (waiting.once != event.name) continue;
+    waiting.once.clear();
+    ++waiting.onces_seen;
+    Out(PublishOnce{id, event.name, Status(), event.value});
+  }
+}
+
+void Scheduler::State::PublishReady(JobRun& job) {
+  std::vector<std::uint64_t> sequences;
+  for (const auto& [sequence, plan] : job.actions) sequences.push_back(sequence);
+  for (std::uint64_t sequence : sequences) {
+    if (job.doom) return;
+    const dag::ActionPlan& plan = job.actions.at(sequence);
+    const dag::Stage& last = plan.stages.back();
+    StageRun* run = FindStage(job, {last.output == dag::StageOutput::kSegment ? 0 : sequence, last.id});
+    if (run != nullptr && run->complete() && !VerdictsPending(job, plan, StageId{})) Publish(job, sequence);
+  }
+}
+
+void Scheduler::State::Publish(JobRun& job, std::uint64_t sequence) {
+  dag::ActionPlan plan = std::move(job.actions.at(sequence));
+  job.actions.erase(sequence);
+  const dag::Stage& last = plan.stages.back();
+  ActionPublishedRecord record{job.id, sequence, plan.fingerprint, plan.name, {}, {}};
+  if (last.output != dag::StageOutput::kSegment) record.values = std::move(job.stages.at({sequence, last.id}).values);
+  for (const dag::Stage& stage : plan.stages) {
+    if (stage.output != dag::StageOutput::kSegment) continue;
+    StageRun& run = job.stages.at({0, stage.id});
+    if (run.pinned) continue;
+    run.pinned = true;
+    record.pinned.push_back(stage.id);
+  }
+  auto values = std::make_shared<const std::vector<std::string>>(record.values);
+  Journal(record, true);
+  record.values.clear();
+  job.published[sequence] = {plan.name, plan.fingerprint, values};
+  Log(job, EventLine("action_published", now).Num("action", sequence).Str("name", plan.name).Num("values", values->size()));
+  for (ExecutorId id : job.executors) {
+    Executor& executor = executors.at(id);
+    if (executor.at.erase(sequence) > 0) Out(PublishAction{id, sequence, Status(), values});
+  }
+  // The action's own stages go; shared ones stay until they are retired.
+  for (const dag::Stage& stage : plan.stages)
+    if (stage.output != dag::StageOutput::kSegment) DropStage(job, {sequence, stage.id});
+  job.plans_kept[sequence] = std::move(plan);
+  if (job.plans_kept.size() > kPlansKept) job.plans_kept.erase(job.plans_kept.begin());
+  FreeRetired(job);
+  job.dirty = true;
+  job.settle = true;
+  Changed(job);
+}
+
+// From here on these attempts' files are the output, whatever happens to anybody.
+void Scheduler::State::JournalWinners(JobRun& job, StageRun& run) {
+  if (run.winners_journalled) return;
+  run.winners_journalled = true;
+  WinnersRecord record{job.id, run.key.sequence, run.key.stage, {}, {}};
+  for (std::uint32_t task = 0; task < run.tasks.size(); ++task) {
+    const TaskRun& t = run.tasks[task];
+    record.tasks.push_back({job.id, run.key.sequence, {run.key.stage, task, t.winner}, t.hash, true, run.values[task]});
+  }
+  for (const dag::Stage& stage : job.actions.at(run.key.sequence).stages) {
+    if (stage.output != dag::StageOutput::kSegment) continue;
+    StageRun& source = job.stages.at({0, stage.id});
+    if (std::exchange(source.pinned, true)) continue;
+    record.pinned.push_back(stage.id);
+  }
+  Journal(record, true);
+  Log(job, EventLine("commit", now).Num("stage", run.key.stage.value).Num("parts", run.tasks.size()));
+}
+
+// Nothing but a pending action can need these any more.
+void Scheduler::State::Retire(JobRun& job, const dag::ActionPlan& plan) {
+  for (StageId stage : plan.retired) {
+    job.pinned_before.erase(stage);
+    job.known.erase({0, stage});
+    job.verified_before.erase({0, stage});
+    if (auto held = job.held.find(stage); held != job.held.end()) {
+      for (const auto& [task, list] : held->second)
+        for (const HeldSegment& segment : list) FreeSegment(job, segment.worker, segment.at.ref.segment);
+      job.held.erase(held);
+    }
+    if (job.stages.contains({0, stage})) job.retired.insert(stage);
+  }
+  FreeRetired(job);
+}
+
+void Scheduler::State::FreeRetired(JobRun& job) {
+  if (job.retired.empty()) return;
+  std::set<StageId> needed;
+  for (const auto& [sequence, plan] : job.actions)
+    for (const dag::Stage& stage : plan.stages) needed.insert(stage.id);
+  std::vector<StageId> gone;
+  for (StageId stage : job.retired)
+    if (!needed.contains(stage)) gone.push_back(stage);
+  if (gone.empty()) return;
+  for (StageId stage : gone) {
+    job.retired.erase(stage);
+    DropStage(job, {0, stage});
+  }
+  Journal(RetiredRecord{job.id, gone}, false);
+}
+
+void Scheduler::State::DropStage(JobRun& job, StageKey key) {
+  auto it = job.stages.find(key);
+  if (it == job.stages.end()) return;
+  StageRun& run = it->second;
+  std::vector<std::uint32_t> running;
+  for (const auto& [attempt, task] : job.running)
+    if (task.key == key) running.push_back(attempt);
+  for (std::uint32_t attempt : running) Cancel(job, attempt);
+  std::map<WorkerId, std::vector<SegmentId>> where;
+  for (const TaskRun& t : run.tasks)
+    if (t.done && run.segments()) where[t.worker].push_back(t.segment);
+  for (auto& [worker, segments] : where)
+    if (workers.contains(worker)) Out(FreeSegments{worker, job.id, std::move(segments), false});
+  job.stages.erase(it);
+}
+
+}  // namespace ropewalk::scheduler

@@ -1,0 +1,192 @@
+#include <algorithm>
+
+#include "master/scheduler/state.h"
+
+namespace ropewalk::scheduler {
+
+StageRun* Scheduler::State::Producer(JobRun& job, const StageRun& run, const dag::StageInput& input) {
+  if (StageRun* segments = FindStage(job, {0, input.stage})) return segments;
+  return run.key.sequence == 0 ? nullptr : FindStage(job, {run.key.sequence, input.stage});
+}
+
+// Everything that the task reads exists now. (A commit also waits for the verdicts: see Replan.)
+bool Scheduler::State::InputsThere(JobRun& job, const StageRun& run, std::uint32_t task) {
+  for (const dag::StageInput& input : run.stage.inputs) {
+    StageRun* producer = Producer(job, run, input);
+    if (producer == nullptr) return false;
+    if (input.pattern == dag::InputPattern::kOneToOne) {
+      if (task < input.first_task || task - input.first_task >= producer->tasks.size()) continue;
+      if (!producer->tasks[task - input.first_task].done) return false;
+    } else if (!producer->complete()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The least set of tasks to run: from what each unpublished action's last stage lacks, up the lineage, stopping at what exists or runs.
+// A running task needs nothing more: if an input is gone before it has read it, it fails fast and this is asked again.
+void Scheduler::State::Replan(JobRun& job) {
+  std::map<StageKey, std::vector<char>> need;
+  for (auto& [key, run] : job.stages) {
+    for (TaskRun& t : run.tasks) t.wanted = false;
+    run.ready.clear();
+  }
+  for (const auto& [sequence, plan] : job.actions) {
+    for (std::size_t i = plan.stages.size(); i-- > 0;) {
+      const dag::Stage& stage = plan.stages[i];
+      StageRun* run = FindStage(job, {stage.output == dag::StageOutput::kSegment ? 0 : sequence, stage.id});
+      if (run == nullptr) continue;
+      std::vector<char>& needed = need[run->key];
+      needed.resize(run->tasks.size(), 0);
+      if (i + 1 == plan.stages.size()) std::fill(needed.begin(), needed.end(), 1);
+      bool asks_all = false;
+      for (std::uint32_t task = 0; task < run->tasks.size(); ++task) {
+        TaskRun& t = run->tasks[task];
+        if (!needed[task] || t.done || t.attempt != 0) continue;
+        t.wanted = true;
+        for (const dag::StageInput& input : stage.inputs) {
+          StageRun* producer = Producer(job, *run, input);
+          if (producer == nullptr) continue;
+          std::vector<char>& wanted = need[producer->key];
+          wanted.resize(producer->tasks.size(), 0);
+          if (input.pattern == dag::InputPattern::kOneToOne) {
+            if (task >= input.first_task && task - input.first_task < wanted.size()) wanted[task - input.first_task] = 1;
+          } else if (!asks_all) {
+            std::fill(wanted.begin(), wanted.end(), 1);
+          }
+        }
+        asks_all = true;  // the first wanted task has asked for all of each all-to-all input
+      }
+    }
+  }
+  // What runs and is needed by nobody any more (its loss was undone, or its action is over) gives its slot back.
+  std::vector<std::uint32_t> idle;
+  for (const auto& [attempt, task] : job.running) {
+    if (task.verify) continue;
+    auto it = need.find(task.key);
+    if (it == need.end() || !it->second[task.task]) idle.push_back(attempt);
+  }
+  for (std::uint32_t attempt : idle) Cancel(job, attempt);
+
+  for (auto& [key, run] : job.stages) {
+    if (run.stage.output == dag::StageOutput::kCommit) {
+      // What is committed is seen by everybody: verdicts come first, and the winners are journalled first.
+      const dag::ActionPlan& plan = job.actions.at(key.sequence);
+      if (!run.tasks.empty() && run.tasks[0].wanted && InputsThere(job, run, 0)) {
+        if (VerdictsPending(job, plan, key.stage)) continue;
+        for (const dag::StageInput& input : run.stage.inputs)
+          if (StageRun* files = Producer(job, run, input); files->stage.output == dag::StageOutput::kFiles) JournalWinners(job, *files);
+      }
+    }
+    bool all_there = false;
+    for (std::uint32_t task = 0; task < run.tasks.size(); ++task)
+      if (run.tasks[task].wanted && (all_there || InputsThere(job, run, task))) {
+        run.ready.insert(run.ready.end(), task);
+        all_there |= std::all_of(run.stage.inputs.begin(), run.stage.inputs.end(), [&](const dag::StageInput& input) {
+          return Producer(job, run, input)->complete();
+        });
+      } else if (run.tasks[task].wanted && std::any_of(run.stage.inputs.begin(), run.stage.inputs.end(), [&](const dag::StageInput& input) {
+                   StageRun* producer = Producer(job, run, input);
+                   return producer == nullptr || (input.pattern != dag::InputPattern::kOneToOne && !producer->complete());
+                 })) {
+        break;  // no task of the stage can start yet
+      }
+    if (!run.ready.empty()) run.input_at_known = false;
+  }
+}
+
+// An output that existed is gone. Its content's hash stays known, so that a re-run is compared with it.
+void Scheduler::State::Lose(JobRun& job, StageRun& run, std::uint32_t task, const std::string& cause) {
+  TaskRun& t = run.tasks[task];
+  t.done = false;
+  --run.done;
+  t.segment = {};
+  run.unreachable.erase(task);
+  run.lost_cause[task] = cause;
+  run.input_at_known = false;
+  job.dirty = true;
+  Changed(job);
+}
+
+// A finished task may complete the inputs of its one-to-one readers before its whole stage is done.
+void Scheduler::State::WakeOneToOne(JobRun& job, const StageRun& producer, std::uint32_t task) {
+  for (auto& [key, run] : job.stages)
+    for (const dag::StageInput& input : run.stage.inputs) {
+      if (input.stage != producer.key.stage || input.pattern != dag::InputPattern::kOneToOne) continue;
+      std::uint64_t reader = std::uint64_t(input.first_task) + task;
+      if (reader >= run.tasks.size() || !run.tasks[reader].wanted) continue;
+      auto index = static_cast<std::uint32_t>(reader);
+      if (InputsThere(job, run, index)) run.ready.insert(index);
+    }
+}
+
+// A re-run made other content than the task had before: the user's code is not deterministic. Whatever was made from the old content, directly or
+// through others, finished or running, present or lost, is forgotten and made again; when a result that came from it was already given to
+// main or named in the journal, nothing can mend it and the job stops. Never a silent mix.
+//
+// No versions need to be compared to find the readers of the old content: the output was missing until now, so every reader that ever
+// started has read what was there before.
+void Scheduler::State::ContentChanged(JobRun& job, StageRun& changed, std::uint32_t task) {
+  Log(job, EventLine("content_changed", now).Num("stage", changed.key.stage.value).Num("task", task).Num("attempt", changed.tasks[task].winner));
+  if (options.planted.keep_stale_consumers) return;
+  auto stop = [&](const StageRun& run) {
+    Doom(job, Status(Code::kUserError, "DET02", StageText(changed.stage) + " is not deterministic: a re-run of its task " + Number(task) +
+                     " made other content than before", "results made from the first content are already used by main or named as output (" +
+                     StageText(run.stage) + ")",
+                     "give tasks what main computes by Broadcast(x), take seeds from job.Seed() and times from job.Now()"));
+  };
+  if (changed.pinned) return stop(changed);
+
+  std::map<StageKey, std::set<std::uint32_t>> forget;
+  std::vector<std::pair<StageKey, std::uint32_t>> walk{{changed.key, task}};
+  while (!walk.empty()) {
+    auto [from, from_task] = walk.back();
+    walk.pop_back();
+    for (auto& [key, run] : job.stages)
+      for (const dag::StageInput& input : run.stage.inputs) {
+        StageRun* producer = Producer(job, run, input);
+        if (producer == nullptr || producer->key != from) continue;
+        std::uint32_t first = 0, last = static_cast<std::uint32_t>(run.tasks.size());
+        if (input.pattern == dag::InputPattern::kOneToOne) {
+          std::uint64_t reader = std::uint64_t(input.first_task) + from_task;
+          if (reader >= run.tasks.size()) continue;
+          first = static_cast<std::uint32_t>(reader);
+          last = first + 1;
+        }
+        std::set<std::uint32_t>& seen = forget[key];
+        for (std::uint32_t t = first; t < last; ++t) {
+          bool read_it = run.tasks[t].winner != 0 || run.tasks[t].attempt != 0 || (run.verdict == Verdict::kRunning && run.sample == t);
+          if (read_it && seen.insert(t).second) walk.emplace_back(key, t);
+        }
+      }
+  }
+  for (auto& [key, tasks] : forget) {
+    StageRun& run = job.stages.at(key);
+    bool used = run.pinned || run.winners_journalled || run.stage.output == dag::StageOutput::kCommit;
+    TasksForgottenRecord record{job.id, key.sequence, key.stage, {}};
+    for (std::uint32_t index : tasks) {
+      TaskRun& t = run.tasks[index];
+      if (used && t.winner != 0) return stop(run);
+      if (t.attempt != 0) Cancel(job, t.attempt);
+      if (run.verify_attempt != 0 && run.sample == index) Cancel(job, run.verify_attempt);
+      if (run.sample == index && run.verdict != Verdict::kSkipped) run.verdict = Verdict::kNone;
+      if (t.winner == 0) continue;
+      if (t.done) {
+        if (run.segments()) FreeSegment(job, t.worker, t.segment);
+        else run.value_bytes -= run.values[index].size(), run.values[index].clear();
+        --run.done;
+      }
+      t = {};
+      run.lost_cause[index] = "content changed";
+      record.tasks.push_back(index);
+    }
+    if (record.tasks.empty()) continue;
+    run.input_at_known = false;
+    Log(job, EventLine("segments_lost", now).Num("stage", key.stage.value).Num("count", record.tasks.size()).Str("cause", "content changed"));
+    Journal(record, false);
+  }
+  job.dirty = true;
+}
+
+}  // namespace ropewalk::scheduler

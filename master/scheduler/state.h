@@ -1,0 +1,328 @@
+// The scheduler's whole state: plain values and ordered containers. Rules are spread over the .cc files beside it, one theme each:
+//   step.cc        dispatch of events, and Settle(): what follows from any event
+//   jobs.cc        submit, admission, cancel, finish
+//   workers.cc     registration, loss, segments that workers still hold
+//   executors.cc   start, crash, restart, the driver
+//   actions.cc     plans, Once, publishing, commit, retirement
+//   tasks.cc       what tasks report
+//   verify.cc      the sampled second run
+//   lineage.cc     what is missing, what a change of content invalidates
+//   assignment.cc  which task runs where
+//   records.cc     the journal's records; replay.cc: state <-> records
+//   views.cc       pictures for people
+//
+// Pointers into the maps are never stored and never compared; every iteration is in key order, so the same events give the same actions.
+//
+// Owner: Scheduler. Thread rule: single-threaded.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "master/scheduler/event_line.h"
+#include "master/scheduler/records.h"
+#include "master/scheduler/scheduler.h"
+
+namespace ropewalk::scheduler {
+
+inline constexpr std::uint32_t kAttemptBlock = 4096;     // attempts that one journal record reserves
+inline constexpr std::uint64_t kExecutorBlock = 1024;
+inline constexpr std::size_t kInlineValueBytes = 64 << 10;  // larger values of unfinished actions are made again after a restart
+inline constexpr std::size_t kPlansKept = 64;            // published plans kept to name the operator that a late replica's plan differs in
+
+struct Worker {
+  WorkerId id;
+  std::string name;
+  std::string data_address;
+  std::uint32_t slots = 0;
+  std::uint32_t busy = 0;
+  std::uint32_t glibc = 0, cpu_level = 0;
+  bool drained = false;
+  std::uint32_t failures_in_row = 0;  // machine faults
+  TimeMs avoided_until = 0;
+};
+
+enum class ExecutorPhase : std::uint8_t { kStarting, kReady };
+
+struct Executor {
+  ExecutorId id;
+  WorkerId worker;
+  JobId job;
+  ExecutorPhase phase = ExecutorPhase::kStarting;
+  std::set<std::uint64_t> at;                      // unpublished actions that it announced with an equal plan: it can run their tasks
+  std::map<std::uint64_t, dag::ActionPlan> early;  // announced before the driver did
+  std::uint64_t last_action = 0;
+  std::string once;                                // waits for this value; empty: does not
+  std::uint64_t onces_seen = 0;
+  std::set<std::uint32_t> running;                 // attempts
+  bool main_returned = false;
+  std::int32_t main_exit = 0;
+};
+
+// What a task did wrong so far. Rare, so kept beside the tasks.
+struct Trouble {
+  std::uint32_t user_failures = 0;
+  std::uint32_t machine_failures = 0;
+  std::uint32_t fetch_failures = 0;
+  std::uint32_t crashes = 0;
+  std::uint32_t same_cursor = 0;  // crashes in a row at `split`, `offset`
+  std::uint64_t split = 0, offset = 0;
+  bool alone = false;             // nobody knows which task crashed its executor: it runs with no other beside it
+  TimeMs not_before = 0;
+  WorkerId avoid;                 // where it failed last; another one is better
+};
+
+struct TaskRun {
+  bool done = false;          // its output exists
+  bool wanted = false;        // an unpublished action needs it to run
+  std::uint32_t attempt = 0;  // registered and running; 0: none
+  std::uint32_t winner = 0;   // the attempt whose content counts, also when the output is lost; 0: none yet
+  std::uint64_t hash = 0;     // of the winner's content
+  WorkerId worker;            // kSegment: where the output lies
+  SegmentId segment;
+  std::uint64_t bytes = 0;
+};
+
+enum class Verdict : std::uint8_t { kNone, kReady, kRunning, kAgreed, kSkipped };
+
+// The stages of a job are shared by its actions when they make segments, else they belong to one action (sequence).
+struct StageKey {
+  std::uint64_t sequence = 0;  // 0: segments
+  StageId stage;
+  friend auto operator<=>(const StageKey&, const StageKey&) = default;
+};
+
+struct StageRun {
+  StageKey key;
+  dag::Stage stage;
+  std::vector<TaskRun> tasks;
+  std::vector<std::string> values;         // unless it makes segments
+  std::uint64_t value_bytes = 0;
+  std::uint32_t done = 0;
+  std::uint32_t running = 0;
+  std::uint32_t failed = 0;
+  std::set<std::uint32_t> ready;           // wanted, not running, all inputs there
+  std::map<std::uint32_t, Trouble> trouble;
+  std::map<std::uint32_t, std::string> lost_cause;
+  std::map<std::uint32_t, std::uint32_t> unreachable;  // reports that a segment's owner did not answer
+  bool pinned = false;                     // a published result or journalled winner came from its content: it may not change any more
+  bool winners_journalled = false;         // kFiles
+  Verdict verdict = Verdict::kNone;
+  std::uint32_t sample = 0;                // the task that is run twice
+  ExecutorId verified_by;                  // who made the sampled output; the second run prefers another
+  std::uint32_t verify_attempt = 0;
+  TimeMs verify_since = 0;                 // when the action was complete but for verdicts
+  std::map<WorkerId, std::uint64_t> input_at;  // bytes of all-to-all inputs on each worker; filled when first needed
+  bool input_at_known = false;
+
+  bool complete() const { return done == tasks.size(); }
+  bool segments() const { return stage.output == dag::StageOutput::kSegment; }
+};
+
+struct RunningTask {
+  StageKey key;
+  std::uint32_t task = 0;
+  ExecutorId executor;
+  bool verify = false;
+  TimeMs since = 0;
+};
+
+struct PublishedAction {
+  std::string name;
+  std::uint64_t fingerprint = 0;
+  Values values;
+};
+
+// A segment that a worker holds of a stage whose plan this master has not seen yet.
+struct HeldSegment {
+  WorkerId worker;
+  SegmentAt at;
+};
+
+struct RestartDelay {
+  std::uint32_t crashes = 0;
+  TimeMs not_before = 0;
+  std::string reason;
+};
+
+struct JobRun {
+  JobId id;
+  JobSpec spec;
+  bool admitted = false;
+  JobPhase phase = JobPhase::kPending;
+  std::uint64_t version = 1;
+  TimeMs accepted_at = 0, finished_at = 0;
+  Status status;
+  std::int32_t main_exit = 0;
+
+  std::uint64_t actions_done = 0;          // of a finished job; before that published.size()
+
+  std::uint32_t attempt_next = 1;
+  std::uint32_t attempts_reserved = 0;     // journalled: numbers below it may be given out
+
+  std::set<ExecutorId> executors;
+  ExecutorId driver;
+  std::map<std::string, std::string> once;
+  std::map<std::uint64_t, dag::ActionPlan> actions;  // accepted from the driver, not published
+  std::map<std::uint64_t, PublishedAction> published;
+  std::map<std::uint64_t, dag::ActionPlan> plans_kept;
+  std::map<StageKey, StageRun> stages;
+  std::map<std::uint32_t, RunningTask> running;      // by attempt
+  std::set<StageId> retired;                         // named by plans, not freed yet
+  std::set<StageId> pinned_before;                   // replayed: pinned stages whose plan was not seen yet
+  std::set<StageKey> verified_before;
+  std::map<StageKey, std::map<std::uint32_t, TaskDoneRecord>> known;  // replayed: what finished tasks of unseen plans had made
+  std::set<StageKey> winners_before;
+  std::map<StageId, std::map<std::uint32_t, std::vector<HeldSegment>>> held;
+
+  std::map<WorkerId, RestartDelay> restarts;
+  std::uint32_t executor_failures = 0;     // in a row, of the whole job
+  std::map<std::string, std::set<ExecutorId>> main_crashes;  // the way of crashing -> where it happened
+  std::set<WorkerId> workers_used;
+
+  bool dirty = false;                      // Replan() is due
+  bool settle = true;                      // actions may be complete, executors may be missing
+  std::optional<Status> doom;              // finish with this at the end of the step
+  std::int32_t doom_exit = 0;
+
+  bool over() const { return phase >= JobPhase::kSucceeded; }
+};
+
+enum class TimerKind : std::uint8_t { kWake, kExecutorStart, kJobLimit };
+struct Timer {
+  TimerKind kind = TimerKind::kWake;
+  JobId job;
+  ExecutorId executor;
+};
+
+struct Scheduler::State {
+  Options options;
+  TimeMs now = 0;
+  std::vector<SchedulerAction> out;
+
+  std::map<JobId, JobRun> jobs;  // ids grow: the order of submission
+  std::map<std::string, JobId> submit_keys;
+  std::set<JobId> live;       // not over
+  std::deque<JobId> finished; // oldest first
+  std::map<WorkerId, Worker> workers;
+  std::map<ExecutorId, Executor> executors;
+  std::map<std::uint64_t, Timer> timers;
+  std::uint64_t job_next = 1;
+  std::uint64_t executor_next = 1;
+  std::uint64_t executors_reserved = 1;  // journalled
+  std::uint64_t timer_next = 1;
+  bool assign = false;        // a slot or a task became free
+
+  // step.cc
+  std::vector<SchedulerAction> Step(TimeMs at, const Event& event);
+  void Settle();
+  void On(const TimerFired& event);
+  template <class Action>
+  void Out(Action action) { out.emplace_back(std::move(action)); }
+  void Journal(const Record& record, bool sync);
+  void Log(const JobRun& job, const EventLine& line);
+  void Wake(TimeMs at);  // a Step at that time
+  JobRun* LiveJob(JobId id);
+  Executor* FindExecutor(ExecutorId id);
+  void Changed(JobRun& job) { ++job.version; }
+  void Doom(JobRun& job, Status status, std::int32_t main_exit = 0);
+
+  // jobs.cc
+  void On(const JobSubmitted& event);
+  void On(const JobCancelled& event);
+  void Admit();
+  void StartLimit(JobRun& job);
+  void Finish(JobRun& job, Status status, std::int32_t main_exit);
+
+  // workers.cc
+  void On(const WorkerRegistered& event);
+  void On(const WorkerLost& event);
+  void On(const WorkerDrained& event);
+  void On(const SegmentsLost& event);
+  void LoseWorker(WorkerId worker, const std::string& reason);
+  bool Fits(const Worker& worker, const JobSpec& spec) const;
+  bool TryAdopt(JobRun& job, StageRun& run, std::uint32_t task, WorkerId worker, const SegmentAt& at);
+  void WorkerFault(WorkerId worker);
+
+  // executors.cc
+  void On(const ExecutorReady& event);
+  void On(const ExecutorExited& event);
+  void On(const MainReturned& event);
+  void EnsureExecutors(JobRun& job);
+  void StartOn(JobRun& job, WorkerId worker);
+  void DropExecutor(ExecutorId id);  // forgets it; its tasks must be released before
+  void ReleaseTasks(Executor& executor, const std::string& cause);
+  void MainCrashed(JobRun& job, const Executor& executor, const ExecutorExited& event);
+  void EnsureDriver(JobRun& job);
+
+  // actions.cc
+  void On(const ExecutorAtAction& event);
+  void On(const ExecutorAtOnce& event);
+  void On(const OnceComputed& event);
+  void AcceptPlan(JobRun& job, const dag::ActionPlan& plan);
+  void AddStage(JobRun& job, std::uint64_t sequence, const dag::Stage& stage);
+  void Join(JobRun& job, Executor& executor, const dag::ActionPlan& plan);
+  void PublishReady(JobRun& job);
+  void Publish(JobRun& job, std::uint64_t sequence);
+  void JournalWinners(JobRun& job, StageRun& run);
+  void Retire(JobRun& job, const dag::ActionPlan& plan);
+  void FreeRetired(JobRun& job);
+  void DropStage(JobRun& job, StageKey key);
+
+  // tasks.cc
+  void On(const TaskFinished& event);
+  void On(const TaskFailed& event);
+  void On(const FetchFailed& event);
+  RunningTask* Registered(JobRun& job, ExecutorId executor, const TaskAttempt& id);
+  void Release(JobRun& job, std::uint32_t attempt);  // the attempt is over, whatever the way
+  void Cancel(JobRun& job, std::uint32_t attempt);
+  void Register(JobRun& job, StageRun& run, std::uint32_t task, std::uint32_t attempt, const Executor& executor, const dag::TaskResult& result);
+  void UserFailure(JobRun& job, StageRun& run, std::uint32_t task, const TaskFailed& event);
+  void MachineFailure(JobRun& job, StageRun& run, std::uint32_t task, WorkerId worker, const Status& status);
+  void Crash(JobRun& job, StageRun& run, std::uint32_t task, const ExecutorExited& event, const TaskCursor* cursor, bool alone);
+  void FreeSegment(JobRun& job, WorkerId worker, SegmentId segment);
+  StageRun* FindStage(JobRun& job, StageKey key);
+
+  // verify.cc
+  void OnVerified(JobRun& job, StageRun& run, std::uint32_t attempt, ExecutorId executor, const dag::TaskResult& result);
+  bool VerdictsPending(JobRun& job, const dag::ActionPlan& plan, StageId except);
+  bool AssignVerify(JobRun& job);
+  std::uint32_t ChooseSample(const JobRun& job, const dag::Stage& stage) const;
+
+  // lineage.cc
+  void Replan(JobRun& job);
+  bool InputsThere(JobRun& job, const StageRun& run, std::uint32_t task);
+  StageRun* Producer(JobRun& job, const StageRun& run, const dag::StageInput& input);
+  void Lose(JobRun& job, StageRun& run, std::uint32_t task, const std::string& cause);
+  void WakeOneToOne(JobRun& job, const StageRun& run, std::uint32_t task);
+  void ContentChanged(JobRun& job, StageRun& run, std::uint32_t task);
+
+  // assignment.cc
+  void Assign();
+  bool AssignOne(JobRun& job);
+  bool MayRun(const Executor& executor, bool even_avoided);
+  bool Alone(JobRun& job, const Executor& executor) const;
+  void Launch(JobRun& job, StageRun& run, std::uint32_t task, std::uint64_t sequence, Executor& executor, bool verify);
+  std::vector<dag::TaskInput> Inputs(JobRun& job, const StageRun& run, std::uint32_t task);
+  std::uint32_t NextAttempt(JobRun& job);
+
+  // replay.cc
+  Status Apply(const Record& record);
+  std::vector<SchedulerAction> Recovered(TimeMs at);
+  std::vector<JournalRecord> Snapshot() const;
+
+  // views.cc
+  JobView View(const JobRun& job, bool with_plan) const;
+  std::vector<std::string> PendingReasons(const JobRun& job) const;
+};
+
+// "stage s7 (ReadLines > FlatMap)"
+std::string StageText(const dag::Stage& stage);
+std::string Number(std::uint64_t value);
+
+}  // namespace ropewalk::scheduler

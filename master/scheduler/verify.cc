@@ -1,0 +1,102 @@
+#include <algorithm>
+
+#include "base/hash.h"
+#include "master/scheduler/state.h"
+
+namespace ropewalk::scheduler {
+
+// Drawn by the job's seed, the smallest of three: any task shows that code is not deterministic, and a small one costs little.
+std::uint32_t Scheduler::State::ChooseSample(const JobRun& job, const dag::Stage& stage) const {
+  std::uint32_t best = 0;
+  for (std::uint64_t draw = 0; draw < 3; ++draw) {
+    std::uint64_t hash = HashCombine(HashCombine(job.spec.settings.seed, stage.id.value), draw);
+    std::uint32_t task = PartitionOf(hash, stage.tasks);
+    if (draw == 0 || (!stage.input_bytes.empty() && stage.input_bytes[task] < stage.input_bytes[best])) best = task;
+  }
+  return best;
+}
+
+// Verdicts of the plan's stages that are still to come. `except` (a commit) and what comes after it is not asked.
+bool Scheduler::State::VerdictsPending(JobRun& job, const dag::ActionPlan& plan, StageId except) {
+  bool pending = false;
+  for (const dag::Stage& stage : plan.stages) {
+    if (stage.id == except) continue;
+    StageRun* run = FindStage(job, {stage.output == dag::StageOutput::kSegment ? 0 : plan.sequence, stage.id});
+    if (run == nullptr || (run->verdict != Verdict::kReady && run->verdict != Verdict::kRunning)) continue;
+    pending = true;
+    if (run->verify_since == 0) {
+      run->verify_since = now;
+      Wake(now + options.verify_wait_ms);
+    }
+  }
+  return pending;
+}
+
+// The second run of a sampled task: on another executor than the first where the job has one (or will have one soon); it takes only slots that
+// no other task of the job could use. True: one was started.
+bool Scheduler::State::AssignVerify(JobRun& job) {
+  for (auto& [key, run] : job.stages) {
+    if (run.verdict != Verdict::kReady) continue;
+    const TaskRun& sample = run.tasks[run.sample];
+    if (auto trouble = run.trouble.find(run.sample); trouble != run.trouble.end() && trouble->second.not_before > now) continue;
+    bool made_again = !sample.done && (sample.wanted || sample.attempt != 0);
+    if (sample.winner == 0 || !InputsThere(job, run, run.sample)) {
+      // Verification causes no re-run by itself: when the task runs again anyway, the verdict follows that; else it is let go (a later
+      // re-run of anything is compared with what was there before).
+      run.verdict = made_again ? Verdict::kNone : Verdict::kSkipped;
+      job.dirty = true;
+      if (!made_again) Log(job, EventLine("verify_skipped", now).Num("stage", key.stage.value).Num("task", run.sample));
+      continue;
+    }
+    std::uint64_t sequence = 0;
+    Executor* best = nullptr;
+    bool other_exists = false, other_starts = false;
+    for (ExecutorId id : job.executors) {
+      Executor& executor = executors.at(id);
+      bool other = id != run.verified_by;
+      other_starts |= other && executor.at.empty();
+      for (std::uint64_t at : executor.at) {
+        const dag::ActionPlan& plan = job.actions.at(at);
+        bool has = (key.sequence == 0 || key.sequence == at) &&
+                   std::any_of(plan.stages.begin(), plan.stages.end(), [&](const dag::Stage& s) { return s.id == key.stage; });
+        if (!has) continue;
+        other_exists |= other && !workers.at(executor.worker).drained;
+        if (!MayRun(executor, true) || Alone(job, executor)) break;
+        if (best == nullptr || (other && best->id == run.verified_by)) {
+          best = &executor;
+          sequence = at;
+        }
+        break;
+      }
+    }
+    if (best == nullptr) continue;
+    bool same = best->id == run.verified_by;
+    if (same && other_exists) continue;  // it will have a free slot
+    if (same && other_starts && (run.verify_since == 0 || now < run.verify_since + options.verify_wait_ms)) continue;
+    Launch(job, run, run.sample, sequence, *best, true);
+    return true;
+  }
+  return false;
+}
+
+void Scheduler::State::OnVerified(JobRun& job, StageRun& run, std::uint32_t attempt, ExecutorId executor, const dag::TaskResult& result) {
+  // Nothing of it is kept; an executor that sealed a segment all the same must not leak it.
+  if (result.segment && result.segment->segment) FreeSegment(job, executors.at(executor).worker, result.segment->segment);
+  std::uint64_t hash = run.segments() && result.segment ? result.segment->content_hash : result.content_hash;
+  const TaskRun& t = run.tasks[run.sample];
+  EventLine line(hash == t.hash ? "verify_ok" : "verify_failed", now);
+  Log(job, line.Num("stage", run.key.stage.value).Num("task", run.sample).Num("attempt", t.winner).Num("second", attempt)
+               .Num("executor", executor.value).Hex("hash", t.hash).Hex("second_hash", hash));
+  job.dirty = true;
+  if (hash == t.hash) {
+    run.verdict = Verdict::kAgreed;
+    Journal(VerifiedRecord{job.id, run.key.sequence, run.key.stage}, false);
+    return;
+  }
+  Doom(job, Status(Code::kUserError, "DET01", StageText(run.stage) + " is not deterministic: two runs of its task " + Number(run.sample) +
+                   " made different content", "a lost part could not be made again without mixing two versions of the data",
+                   "give tasks what main computes by Broadcast(x), take seeds from job.Seed() and times from job.Now(), capture by value; "
+                   "--verify=off runs it all the same"));
+}
+
+}  // namespace ropewalk::scheduler

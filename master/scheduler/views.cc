@@ -1,0 +1,131 @@
+#include <algorithm>
+
+#include "master/scheduler/state.h"
+
+namespace ropewalk::scheduler {
+
+std::string_view PhaseName(JobPhase phase) {
+  switch (phase) {
+    case JobPhase::kPending: return "pending";
+    case JobPhase::kRunning: return "running";
+    case JobPhase::kSucceeded: return "succeeded";
+    case JobPhase::kFailed: return "failed";
+    case JobPhase::kCancelled: return "cancelled";
+  }
+  return "unknown";
+}
+
+std::vector<JobView> Scheduler::Jobs() const {
+  std::vector<JobView> views;
+  for (const auto& [id, job] : state_->jobs) views.push_back(state_->View(job, false));
+  return views;
+}
+
+std::optional<JobView> Scheduler::Job(JobId id) const {
+  auto it = state_->jobs.find(id);
+  if (it == state_->jobs.end()) return std::nullopt;
+  return state_->View(it->second, true);
+}
+
+std::uint64_t Scheduler::JobVersion(JobId id) const {
+  auto it = state_->jobs.find(id);
+  return it == state_->jobs.end() ? 0 : it->second.version;
+}
+
+std::vector<WorkerView> Scheduler::Workers() const {
+  std::vector<WorkerView> views;
+  for (const auto& [id, w] : state_->workers)
+    views.push_back({id, w.name, w.data_address, w.slots, w.busy, w.drained, w.avoided_until > state_->now ? w.avoided_until : 0});
+  return views;
+}
+
+JobView Scheduler::State::View(const JobRun& job, bool with_plan) const {
+  JobView view;
+  view.job = job.id;
+  view.name = job.spec.settings.name;
+  view.user = job.spec.user;
+  view.submit_key = job.spec.submit_key;
+  view.phase = job.phase;
+  view.version = job.version;
+  view.status = job.status;
+  view.main_exit = job.main_exit;
+  view.submitted_us = job.spec.settings.now_us;
+  view.accepted_at = job.accepted_at;
+  view.finished_at = job.finished_at;
+  view.driver = job.driver;
+  view.actions_done = job.over() ? job.actions_done : job.published.size();
+  for (ExecutorId id : job.executors) view.executors += executors.at(id).phase == ExecutorPhase::kReady ? 1 : 0;
+  if (job.over()) return view;
+  if (!job.actions.empty()) {
+    const auto& [sequence, plan] = *job.actions.begin();
+    view.action = sequence;
+    view.action_name = plan.name;
+    if (with_plan) view.plan_text = dag::Explain(plan);
+    for (const dag::Stage& stage : plan.stages) {
+      auto it = job.stages.find({stage.output == dag::StageOutput::kSegment ? 0 : sequence, stage.id});
+      if (it == job.stages.end()) continue;
+      const StageRun& run = it->second;
+      StageView s{stage.id, stage.name, stage.tasks, run.done, run.running, static_cast<std::uint32_t>(run.lost_cause.size()), run.failed};
+      view.stages.push_back(std::move(s));
+    }
+  }
+  view.pending_reasons = PendingReasons(job);
+  return view;
+}
+
+// Every reason, not only the first: users mend what they are told.
+std::vector<std::string> Scheduler::State::PendingReasons(const JobRun& job) const {
+  std::vector<std::string> reasons;
+  if (!job.admitted) {
+    std::size_t before = 0;
+    for (JobId id : live) before += id < job.id && !jobs.at(id).admitted ? 1 : 0;
+    reasons.push_back(Number(options.jobs_running_max) + " jobs run side by side at most; " + Number(before) + " wait before this one");
+    return reasons;
+  }
+  if (workers.empty()) reasons.push_back("no worker is registered");
+  std::size_t fit = 0, drained = 0, avoided = 0, free_slots = 0;
+  for (const auto& [id, worker] : workers) {
+    if (!Fits(worker, job.spec)) continue;
+    ++fit;
+    if (worker.drained) ++drained;
+    else if (worker.avoided_until > now) ++avoided;
+    else free_slots += worker.slots - std::min(worker.slots, worker.busy);
+  }
+  if (!workers.empty() && fit == 0) reasons.push_back("none of the " + Number(workers.size()) + " workers has the glibc or CPU level that the executable needs");
+  if (drained > 0) reasons.push_back(Number(drained) + " workers are being drained");
+  if (avoided > 0) reasons.push_back(Number(avoided) + " workers are avoided for a while after faults in a row");
+  for (ExecutorId id : job.executors) {
+    const Executor& executor = executors.at(id);
+    if (executor.phase == ExecutorPhase::kStarting) reasons.push_back("executor " + Number(id.value) + " is starting on " + workers.at(executor.worker).name);
+  }
+  for (const auto& [worker, delay] : job.restarts)
+    if (delay.not_before > now && workers.contains(worker))
+      reasons.push_back("the executor on " + workers.at(worker).name + " is started again in " + Number(static_cast<std::uint64_t>(delay.not_before - now)) +
+                        " ms; it ended by " + delay.reason);
+  if (job.driver && job.actions.empty()) {
+    const Executor& driver = executors.at(job.driver);
+    reasons.push_back(driver.once.empty() ? "main is between actions (executor " + Number(job.driver.value) + " drives it)"
+                                          : "main computes Once(\"" + driver.once + "\")");
+  }
+  std::size_t ready = 0, waiting = 0;
+  for (const auto& [key, run] : job.stages) {
+    for (std::uint32_t task : run.ready) {
+      auto trouble = run.trouble.find(task);
+      if (trouble == run.trouble.end() || trouble->second.not_before <= now) {
+        ++ready;
+        continue;
+      }
+      ++waiting;
+      if (waiting <= 3)
+        reasons.push_back("task " + Number(task) + " of " + StageText(run.stage) + " is tried again in " +
+                          Number(static_cast<std::uint64_t>(trouble->second.not_before - now)) + " ms after a fault");
+    }
+    if (run.verdict == Verdict::kReady) reasons.push_back("the second run of " + StageText(run.stage) + " waits for a slot on another executor");
+  }
+  if (waiting > 3) reasons.push_back(Number(waiting - 3) + " more tasks wait after faults");
+  if (ready > 0 && free_slots == 0 && fit > 0) reasons.push_back(Number(ready) + " tasks wait for a free slot");
+  else if (ready > 0) reasons.push_back(Number(ready) + " tasks wait for an executor that has reached their action");
+  return reasons;
+}
+
+}  // namespace ropewalk::scheduler
