@@ -6,11 +6,6 @@
 namespace ropewalk::scheduler {
 namespace {
 
-const Values& NoValues() {
-  static const Values kNone = std::make_shared<const std::vector<std::string>>();
-  return kNone;
-}
-
 Status Differs(const std::string& action, const std::string& how) {
   return Status(Code::kUserError, "PLAN01", "main built different plans in two executors: " + action, how,
                 "main may branch only on arguments, declared environment, results of actions and Once(); see job.Seed() and job.Now()");

@@ -50,7 +50,6 @@ void Scheduler::State::Release(JobRun& job, std::uint32_t attempt) {
       --run->running;
     }
   }
-  job.dirty = true;
   assign = true;
   Changed(job);
 }
@@ -60,6 +59,7 @@ void Scheduler::State::Cancel(JobRun& job, std::uint32_t attempt) {
   Out(CancelTask{task.executor, job.id, {task.key.stage, task.task, attempt}});
   Log(job, TaskLine("task_cancelled", now, {task.key.stage, task.task, attempt}, task.executor));
   Release(job, attempt);
+  job.dirty = true;
 }
 
 void Scheduler::State::FreeSegment(JobRun& job, WorkerId worker, SegmentId segment) {
@@ -156,6 +156,7 @@ void Scheduler::State::On(const TaskFailed& event) {
   StageRun& run = *FindStage(*job, task.key);
   WorkerId worker = executor->worker;
   Release(*job, event.id.attempt);
+  job->dirty = true;
   ++run.failed;
   Log(*job, TaskLine("task_failed", now, event.id, event.executor).Str("code", CodeName(event.status.code())).Str("tag", event.status.tag())
                 .Str("what", event.status.what()).Num("split", event.cursor_split).Num("offset", event.cursor_offset)
@@ -229,6 +230,7 @@ void Scheduler::State::On(const FetchFailed& event) {
   RunningTask task = *registered;
   StageRun& run = *FindStage(*job, task.key);
   Release(*job, event.id.attempt);
+  job->dirty = true;
   ++run.failed;
   const TaskAttempt& producer = event.lost.producer;
   Log(*job, TaskLine("fetch_failed", now, event.id, event.executor).Num("from_stage", producer.stage.value).Num("from_task", producer.task)
