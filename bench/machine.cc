@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "floors/floor.h"
+#include "bench/floors/floor.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // The floor of counting pairs of neighbouring words within a line: FIRST<TAB>SECOND<TAB>COUNT.   floor_bigrams INPUT OUTPUT
-#include "floor.h"
+#include "bench/floors/floor.h"
 
 namespace {
 

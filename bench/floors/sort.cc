@@ -3,7 +3,7 @@
 #include <atomic>
 #include <utility>
 
-#include "floor.h"
+#include "bench/floors/floor.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // The floor of counting log lines "HOST HOUR STATUS PATH" by the struct {host, hour, status}.   floor_visits INPUT OUTPUT
-#include "floor.h"
+#include "bench/floors/floor.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return std::fprintf(stderr, "usage: %s INPUT OUTPUT\n", argv[0]), 2;

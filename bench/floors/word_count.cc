@@ -1,5 +1,5 @@
 // The floor of word count.   floor_word_count INPUT OUTPUT
-#include "floor.h"
+#include "bench/floors/floor.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return std::fprintf(stderr, "usage: %s INPUT OUTPUT\n", argv[0]), 2;

@@ -1,7 +1,7 @@
 // The floor of finding the distinct lengths of words, one a line.   floor_word_lengths INPUT OUTPUT
 #include <set>
 
-#include "floor.h"
+#include "bench/floors/floor.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return std::fprintf(stderr, "usage: %s INPUT OUTPUT\n", argv[0]), 2;
