@@ -6,30 +6,19 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <deque>
-#include <exception>
 #include <mutex>
 #include <new>
 #include <thread>
-#include <typeinfo>
 #include <utility>
 
+#include "worker/task/exception.h"
 #include "worker/task/tracking_reader.h"
 
 namespace ropewalk::task {
 namespace {
 
 thread_local dag::RecordCursor* crash_cursor = nullptr;  // of the task that this thread runs
-
-std::string TypeName(const std::type_info* type) {
-  if (type == nullptr) return "an unknown type";
-  int failed = 0;
-  char* name = abi::__cxa_demangle(type->name(), nullptr, nullptr, &failed);
-  std::string result = failed == 0 && name != nullptr ? name : type->name();
-  std::free(name);
-  return result;
-}
 
 std::string TaskName(const TaskOrder& order) {
   return "task " + std::to_string(order.id.task) + " of \"" + order.stage_name + "\"";
@@ -43,13 +32,6 @@ std::string Place(const dag::RecordCursor& cursor, bool precise) {
   return place + std::to_string(cursor.offset.load(std::memory_order_relaxed));
 }
 
-Status UserException(const TaskOrder& order, const dag::RecordCursor& cursor, const char* message) {
-  std::string thrown = TypeName(abi::__cxa_current_exception_type());
-  return Status(Code::kUserError, "USER01",
-                TaskName(order) + " threw " + thrown + (message != nullptr ? std::string(": ") + message : std::string()),
-                "the job's own code failed on " + Place(cursor, order.precise_cursor), "mend that record, or the code that reads it");
-}
-
 // The border: no exception passes it.
 Status RunProgram(const TaskOrder& order, const dag::RecordCursor& cursor, dag::TaskContext& context, dag::TaskResult* result) {
   try {
@@ -58,16 +40,11 @@ Status RunProgram(const TaskOrder& order, const dag::RecordCursor& cursor, dag::
   } catch (const std::bad_alloc&) {
     return Status(Code::kResourceExhausted, "MEM01", TaskName(order) + " could not get the memory it asked for",
                   "it failed on " + Place(cursor, order.precise_cursor), "give the job more memory or more partitions");
-  } catch (const std::exception& e) {
-    return UserException(order, cursor, e.what());
   } catch (const abi::__forced_unwind&) {
     throw;  // the thread is being ended from outside; swallowing it would abort the process
-  } catch (const std::string& text) {
-    return UserException(order, cursor, text.c_str());
-  } catch (const char* text) {
-    return UserException(order, cursor, text);
   } catch (...) {
-    return UserException(order, cursor, nullptr);
+    return Status(Code::kUserError, "USER01", TaskName(order) + " threw " + DescribeCurrentException(),
+                  "the job's own code failed on " + Place(cursor, order.precise_cursor), "mend that record, or the code that reads it");
   }
 }
 

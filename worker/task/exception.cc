@@ -1,0 +1,40 @@
+#include "worker/task/exception.h"
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <exception>
+#include <typeinfo>
+
+namespace ropewalk::task {
+namespace {
+
+std::string TypeName(const std::type_info* type) {
+  if (type == nullptr) return "an unknown type";
+  int failed = 0;
+  char* name = abi::__cxa_demangle(type->name(), nullptr, nullptr, &failed);
+  std::string result = failed == 0 && name != nullptr ? name : type->name();
+  std::free(name);
+  return result;
+}
+
+}  // namespace
+
+std::string DescribeCurrentException() {
+  std::string type = TypeName(abi::__cxa_current_exception_type());
+  try {
+    throw;
+  } catch (const std::exception& e) {
+    return type + ": " + e.what();
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (const std::string& text) {
+    return "std::string: " + text;
+  } catch (const char* text) {
+    return std::string("text: ") + text;
+  } catch (...) {
+    return type;
+  }
+}
+
+}  // namespace ropewalk::task
