@@ -1,0 +1,334 @@
+#include "job/embedded/embedded_backend.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "job/once.h"
+#include "job/progress.h"
+#include "job/replica_state.h"
+#include "master/scheduler/scheduler.h"
+#include "worker/blocks/block_store.h"
+#include "worker/task/task_runner.h"
+
+namespace ropewalk::job {
+namespace {
+
+constexpr WorkerId kWorker{1};
+constexpr int kProgressMs = 100;
+constexpr int kCancelMs = 10'000;  // a task looks once a batch; one that does not is the user's endless loop
+
+scheduler::TimeMs NowMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+struct EmbeddedBackend::Impl final : task::TaskListener {
+  EmbeddedOptions options;
+  std::unique_ptr<blocks::BlockStore> store;
+  std::unique_ptr<dag::SpillSpace> spill;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> event_log{nullptr, std::fclose};
+
+  std::mutex mutex;                        // guards everything down to `ended`
+  std::condition_variable changed;         // main waits here
+  std::deque<scheduler::Event> events;     // at most one for each running task and call of main
+  bool stepping = false;                   // whoever set it owns `core` and carries out its actions
+  scheduler::Scheduler core{scheduler::Options{}};
+  ExecutorId executor;
+  std::map<std::uint64_t, ActionState> actions;
+  std::map<std::string, OnceState> once;
+  std::multimap<scheduler::TimeMs, std::uint64_t> timers;
+  std::optional<Status> ended;             // the job's end; every wait returns it
+  std::unique_ptr<task::TaskRunner> runner;  // last: its threads use all of the above
+
+  // ---- events in ----------------------------------------------------------------------------------------------------------------
+
+  void Post(scheduler::Event event) {
+    std::unique_lock lock(mutex);
+    events.push_back(std::move(event));
+    if (stepping) return;
+    stepping = true;
+    while (!events.empty()) {
+      scheduler::Event next = std::move(events.front());
+      events.pop_front();
+      lock.unlock();
+      for (scheduler::SchedulerAction& action : core.Step(NowMs(), next)) std::visit([this](auto& a) { Do(a); }, action);
+      lock.lock();
+    }
+    stepping = false;
+  }
+
+  void OnFinished(const TaskAttempt& id, dag::TaskResult result, const task::TaskCounters& c) override {
+    scheduler::TaskCounters counters{c.records_in, c.bytes_in, c.records_out, c.bytes_out, c.bytes_spilled};
+    Post(scheduler::TaskFinished{executor, options.settings.job, id, std::move(result), counters});
+  }
+  void OnFailed(const TaskAttempt& id, Status status, std::uint64_t split, std::uint64_t offset) override {
+    Post(scheduler::TaskFailed{executor, options.settings.job, id, std::move(status), split, offset});
+  }
+  void OnFetchFailed(const TaskAttempt& id, dag::SegmentRef lost, Status status) override {
+    Post(scheduler::FetchFailed{executor, options.settings.job, id, std::move(lost), std::move(status)});
+  }
+
+  // ---- actions out --------------------------------------------------------------------------------------------------------------
+
+  void Do(scheduler::JournalRecord&) {}  // see the header
+  void Do(scheduler::AcceptJob& a) { options.settings.job = a.job; }
+  void Do(scheduler::RefuseJob& a) { End(a.status); }
+  void Do(scheduler::StartExecutor& a) {
+    executor = a.executor;
+    Post(scheduler::ExecutorReady{a.executor});
+  }
+  void Do(scheduler::StopExecutor&) {}  // it ends with this process
+  void Do(scheduler::NameDriver&) {}    // there is one
+
+  void Do(scheduler::RunTask& a) {
+    task::TaskOrder order;
+    order.id = a.id;
+    order.inputs = std::move(a.inputs);
+    order.precise_cursor = a.retry;
+    bool known = false;
+    {
+      std::lock_guard lock(mutex);
+      auto state = actions.find(a.sequence);
+      known = state != actions.end() && state->second.Fill(&order);
+    }
+    if (known) {
+      runner->Run(std::move(order));
+    } else {
+      OnFailed(a.id, Status(Code::kInternal, "EMB02", "a task was ordered of an action that is over"), a.id.task, 0);
+    }
+  }
+  void Do(scheduler::CancelTask& a) { runner->Cancel(a.id); }
+
+  void Do(scheduler::PublishAction& a) {
+    std::lock_guard lock(mutex);
+    auto state = actions.find(a.sequence);
+    if (state == actions.end()) return;
+    state->second.answered = true;
+    state->second.status = std::move(a.status);
+    state->second.values = std::move(a.values);
+    changed.notify_all();
+  }
+  void Do(scheduler::ComputeOnce& a) {
+    std::lock_guard lock(mutex);
+    auto state = once.find(a.name);
+    if (state == once.end()) return;
+    state->second.compute = true;
+    changed.notify_all();
+  }
+  void Do(scheduler::PublishOnce& a) {
+    std::lock_guard lock(mutex);
+    auto state = once.find(a.name);
+    if (state == once.end()) return;
+    state->second.answered = true;
+    state->second.status = std::move(a.status);
+    state->second.value = std::move(a.value);
+    changed.notify_all();
+  }
+  void Do(scheduler::FreeSegments& a) {
+    // Freeing fails only for what is gone already; with `whole_job` the store ends with this process.
+    [[maybe_unused]] Status status = store->Free(a.segments);
+  }
+  void Do(scheduler::FinishJob& a) { End(a.status); }
+  void Do(scheduler::SetTimer& a) {
+    std::lock_guard lock(mutex);
+    timers.emplace(a.at, a.timer);
+    changed.notify_all();
+  }
+  void Do(scheduler::LogEvent& a) {
+    if (event_log == nullptr) return;
+    std::fwrite(a.json.data(), 1, a.json.size(), event_log.get());
+    std::fputc('\n', event_log.get());
+    std::fflush(event_log.get());
+  }
+
+  void End(Status status) {
+    std::lock_guard lock(mutex);
+    if (!ended) ended = std::move(status);
+    changed.notify_all();
+  }
+
+  // ---- main waits ---------------------------------------------------------------------------------------------------------------
+
+  // Returns, with `lock` held, when `ready()`. Timers fire from here: the core delays retries and restarts with them, and a main that
+  // does not wait for an action does not need these yet.
+  template <class Ready>
+  void WaitUntil(std::unique_lock<std::mutex>& lock, Ready ready) {
+    ProgressLine line;
+    bool draw = options.show_progress && line.enabled();
+    while (!ready()) {
+      std::optional<scheduler::TimeMs> wake_at;
+      if (!timers.empty()) wake_at = timers.begin()->first;
+      if (draw) {
+        if (!stepping) line.Show(Picture());
+        scheduler::TimeMs redraw_at = NowMs() + kProgressMs;
+        wake_at = wake_at ? std::min(*wake_at, redraw_at) : redraw_at;
+      }
+      if (!wake_at) {
+        changed.wait(lock);
+        continue;
+      }
+      changed.wait_for(lock, std::chrono::milliseconds(std::max<scheduler::TimeMs>(0, *wake_at - NowMs())));
+      while (!timers.empty() && timers.begin()->first <= NowMs()) {
+        std::uint64_t timer = timers.begin()->second;
+        timers.erase(timers.begin());
+        lock.unlock();
+        Post(scheduler::TimerFired{timer});
+        lock.lock();
+      }
+    }
+  }
+
+  // With the mutex held and nobody stepping, the core may be read.
+  ProgressState Picture() const {
+    ProgressState state;
+    std::optional<scheduler::JobView> view = core.Job(options.settings.job);
+    if (!view) return state;
+    state.name = view->action_name;
+    for (const scheduler::StageView& stage : view->stages) {
+      state.tasks += stage.tasks;
+      state.done += stage.done;
+      state.running += stage.running;
+    }
+    state.bytes_in = runner->Totals().bytes_in;
+    return state;
+  }
+};
+
+namespace {
+
+// The status that a main gets whose job is over while it waits for something that was never answered.
+Status EndedStatus(const Status& ended) {
+  return ended.ok() ? Status(Code::kInternal, "EMB01", "the job ended before its action did") : ended;
+}
+
+}  // namespace
+
+class EmbeddedBackend::Pending final : public dag::PendingAction {
+ public:
+  Pending(Impl* impl, std::uint64_t sequence) : impl_(impl), sequence_(sequence) {}
+
+  Result<std::vector<std::string>> Wait() override {
+    std::unique_lock lock(impl_->mutex);
+    auto state = impl_->actions.find(sequence_);
+    if (state == impl_->actions.end()) return Status(Code::kInternal, "EMB03", "an action was waited for twice");
+    impl_->WaitUntil(lock, [&] { return state->second.answered || impl_->ended.has_value(); });
+    if (!state->second.answered) state->second.status = EndedStatus(*impl_->ended);
+    auto node = impl_->actions.extract(state);
+    lock.unlock();  // copying the values, and freeing programs, takes no lock along
+    // What a failed action leaves is cleaned up by main next: no task may still be writing then.
+    if (!node.mapped().status.ok()) impl_->runner->CancelAllAndWait(kCancelMs);
+    return node.mapped().TakeAnswer();
+  }
+
+ private:
+  Impl* impl_;
+  std::uint64_t sequence_;
+};
+
+EmbeddedBackend::EmbeddedBackend(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+EmbeddedBackend::~EmbeddedBackend() {
+  // Joined before anything that tasks use is gone.
+  impl_->runner.reset();
+}
+
+Result<std::unique_ptr<EmbeddedBackend>> EmbeddedBackend::Start(EmbeddedOptions options) {
+  auto impl = std::make_unique<Impl>();
+  impl->options = std::move(options);
+  dag::Settings& settings = impl->options.settings;
+  settings.job = JobId{};   // the core gives it
+  settings.verify = false;  // a second executor would be the same process
+  if (!impl->options.event_log_path.empty()) {
+    impl->event_log.reset(std::fopen(impl->options.event_log_path.c_str(), "ae"));
+    if (impl->event_log == nullptr) {
+      return Status(Code::kInvalid, "CFG03", "cannot write the event log " + impl->options.event_log_path, std::strerror(errno),
+                    "mend ROPEWALK_EVENT_LOG");
+    }
+  }
+  blocks::StoreOptions store_options;
+  store_options.memory_bytes_max = impl->options.memory_bytes_max;
+  store_options.spill_dir = impl->options.spill_dir;
+  ASSIGN_OR_RETURN(impl->store, blocks::BlockStore::Open(store_options));
+  impl->spill = blocks::NewSpillSpace(impl->options.spill_dir);
+
+  Impl& i = *impl;
+  std::unique_ptr<EmbeddedBackend> backend(new EmbeddedBackend(std::move(impl)));
+  i.Post(scheduler::WorkerRegistered{kWorker, "embedded", "", settings.slots, {}});
+  scheduler::JobSpec spec;
+  spec.settings = settings;
+  spec.executors_max = 1;
+  i.Post(scheduler::JobSubmitted{std::move(spec)});
+  if (i.ended) return *i.ended;
+
+  task::RunnerOptions runner;
+  runner.slots = settings.slots;
+  runner.settings = &settings;
+  runner.blocks = i.store.get();
+  runner.segments = i.store.get();
+  runner.spill = i.spill.get();
+  runner.listener = &i;
+  i.runner = std::make_unique<task::TaskRunner>(runner);
+  return backend;
+}
+
+const dag::Settings& EmbeddedBackend::settings() const { return impl_->options.settings; }
+
+std::unique_ptr<dag::PendingAction> EmbeddedBackend::Submit(dag::Action action) {
+  std::uint64_t sequence = action.plan.sequence;
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->actions.emplace(sequence, &action);
+  }
+  impl_->Post(scheduler::ExecutorAtAction{impl_->executor, std::move(action.plan)});
+  return std::make_unique<Pending>(impl_.get(), sequence);
+}
+
+Result<std::string> EmbeddedBackend::Once(const std::string& name, const std::function<Result<std::string>()>& compute) {
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->once[name] = OnceState{};
+  }
+  impl_->Post(scheduler::ExecutorAtOnce{impl_->executor, name});
+  std::unique_lock lock(impl_->mutex);
+  OnceState& state = impl_->once[name];
+  impl_->WaitUntil(lock, [&] { return state.compute || state.answered || impl_->ended.has_value(); });
+  if (state.compute && !state.answered && !impl_->ended) {
+    lock.unlock();
+    Result<std::string> value = ComputeOnceValue(name, compute);
+    impl_->Post(value.ok() ? scheduler::OnceComputed{impl_->executor, name, *value, Status()}
+                           : scheduler::OnceComputed{impl_->executor, name, "", value.status()});
+    lock.lock();
+    impl_->WaitUntil(lock, [&] { return state.answered || impl_->ended.has_value(); });
+  }
+  Status status = state.answered ? state.status : EndedStatus(*impl_->ended);
+  std::string value = std::move(state.value);
+  impl_->once.erase(name);
+  if (!status.ok()) return status;
+  return value;
+}
+
+void EmbeddedBackend::MainReturned(int exit_code) { impl_->Post(scheduler::MainReturned{impl_->executor, exit_code}); }
+
+bool EmbeddedBackend::Interrupt() {
+  bool waited_for = false;
+  {
+    std::lock_guard lock(impl_->mutex);
+    waited_for = !impl_->actions.empty();
+  }
+  impl_->Post(scheduler::JobCancelled{impl_->options.settings.job, "interrupted"});
+  return waited_for;
+}
+
+std::uint64_t EmbeddedBackend::spilled_bytes() const { return impl_->store->stats().spilled_bytes_total + impl_->runner->Totals().bytes_spilled; }
+
+}  // namespace ropewalk::job

@@ -1,0 +1,87 @@
+#include "job/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/escape.h"
+
+namespace ropewalk::job {
+namespace {
+
+constexpr std::int64_t kQuietMs = 300, kRedrawMs = 100;
+
+std::int64_t NowMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+int Columns() {
+  winsize size = {};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+void WriteAll(const std::string& text) {
+  // A terminal that is gone costs the progress line, not the job.
+  [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+}
+
+}  // namespace
+
+std::string HumanBytes(double bytes) {
+  const char* units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+  int unit = 0;
+  while (bytes >= 999.5 && unit < 5) bytes /= 1000, ++unit;
+  char text[32];
+  std::snprintf(text, sizeof text, unit == 0 || bytes >= 99.95 ? "%.0f %s" : bytes >= 9.995 ? "%.1f %s" : "%.2f %s", bytes, units[unit]);
+  return text;
+}
+
+std::string ProgressText(const ProgressState& state, std::int64_t elapsed_ms, int columns) {
+  constexpr int kBar = 20;
+  std::string text;
+  if (state.tasks > 0) {
+    int full = static_cast<int>(std::uint64_t(kBar) * std::min(state.done, state.tasks) / state.tasks);
+    text = "[" + std::string(full, '=') + (full < kBar ? ">" : "") + std::string(std::max(0, kBar - full - 1), ' ') + "] " +
+           std::to_string(state.done) + "/" + std::to_string(state.tasks) + " ";
+  }
+  std::string tail;
+  if (state.bytes_in > 0) {
+    tail = "  " + HumanBytes(double(state.bytes_in));
+    if (elapsed_ms > 0) tail += "  " + HumanBytes(double(state.bytes_in) * 1000 / double(elapsed_ms)) + "/s";
+  }
+  if (!state.note.empty()) tail += "  " + EscapeForLog(state.note, 200);
+  std::string name = EscapeForLog(state.name, 200);
+  int room = columns - 1 - static_cast<int>(text.size() + tail.size());
+  if (static_cast<int>(name.size()) > room) name.resize(std::max(0, room));
+  text += name + tail;
+  if (static_cast<int>(text.size()) > columns - 1) text.resize(std::max(0, columns - 1));
+  return text;
+}
+
+ProgressLine::ProgressLine() : started_ms_(NowMs()) {
+  const char* term = std::getenv("TERM");
+  enabled_ = isatty(STDERR_FILENO) == 1 && term != nullptr && std::strcmp(term, "dumb") != 0;
+}
+
+ProgressLine::~ProgressLine() { Erase(); }
+
+void ProgressLine::Show(const ProgressState& state) {
+  std::int64_t now_ms = NowMs();
+  if (!enabled_ || now_ms - started_ms_ < kQuietMs || now_ms - drawn_ms_ < kRedrawMs) return;
+  drawn_ms_ = now_ms;
+  drawn_ = true;
+  WriteAll("\r" + ProgressText(state, now_ms - started_ms_, Columns()) + "\x1b[K");
+}
+
+void ProgressLine::Erase() {
+  if (!drawn_) return;
+  drawn_ = false;
+  WriteAll("\r\x1b[K");
+}
+
+}  // namespace ropewalk::job

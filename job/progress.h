@@ -1,0 +1,38 @@
+// The line that shows how far a job is, on stderr and only on a terminal: drawn over itself, gone when the job is done.
+//
+// Thread rule: one thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace ropewalk::job {
+
+struct ProgressState {
+  std::string name;              // of the action
+  std::uint32_t tasks = 0, done = 0, running = 0;
+  std::uint64_t bytes_in = 0;    // 0: not shown
+  std::string note;              // "waiting for a worker"
+};
+
+class ProgressLine {
+ public:
+  ProgressLine();   // enabled when stderr is a terminal that can draw (TERM is set and not "dumb")
+  ~ProgressLine();  // erases
+  bool enabled() const { return enabled_; }
+  // Draws, at most ten times a second and not in the first 300 ms: short jobs do not flicker.
+  void Show(const ProgressState& state);
+  void Erase();  // before other text goes to the terminal
+
+ private:
+  bool enabled_ = false;
+  bool drawn_ = false;
+  std::int64_t started_ms_ = 0, drawn_ms_ = 0;
+};
+
+// The line's text for a terminal of `columns`: `[=====>    ] 12/40 ReadLines (x.cc:3)  1.2 GB  340 MB/s`.
+std::string ProgressText(const ProgressState& state, std::int64_t elapsed_ms, int columns);
+// "1.2 GB", "340 MB", "12 B": decimal units, at most three digits.
+std::string HumanBytes(double bytes);
+
+}  // namespace ropewalk::job
