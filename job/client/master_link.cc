@@ -1,0 +1,64 @@
+#include "job/client/master_link.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "dag/wire/wire.h"
+#include "proto/client.pb.h"
+#include "rpc/channel.h"
+
+namespace ropewalk::job {
+namespace {
+
+constexpr int kConnectMs = 5'000, kAnswerMs = 30'000, kFirstDelayMs = 20, kDelayMaxMs = 1'000;
+
+std::int64_t NowMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+MasterLink::MasterLink(MasterLinkOptions options) : options_(std::move(options)) {}
+MasterLink::~MasterLink() = default;
+
+Status MasterLink::Connect() {
+  if (channel_ != nullptr) return Status();
+  ASSIGN_OR_RETURN(channel_, rpc::Channel::Connect(options_.address, options_.token, "client", kConnectMs));
+  ++connections_;
+  return Status();
+}
+
+Result<wire::ClientResponse> MasterLink::CallOnce(const std::string& bytes, std::uint64_t id, std::uint32_t wait_ms) {
+  RETURN_IF_ERROR(Connect());
+  RETURN_IF_ERROR(channel_->Send(rpc::FrameKind::kRequest, bytes));
+  for (;;) {
+    ASSIGN_OR_RETURN(rpc::Frame frame, channel_->Receive(kAnswerMs + static_cast<int>(wait_ms)));
+    wire::ClientResponse response;
+    if (!response.ParseFromString(frame.payload)) return Status(Code::kDataLoss, "NET03", "the master's answer cannot be read");
+    if (response.id() == id) return response;
+  }
+}
+
+Result<wire::ClientResponse> MasterLink::Call(wire::ClientRequest* request, std::uint32_t wait_ms) {
+  request->set_id(++last_id_);
+  std::string bytes = request->SerializeAsString();
+  std::int64_t give_up_ms = NowMs() + (connections_ == 0 ? options_.first_connect_ms : options_.reconnect_ms);
+  for (int delay_ms = kFirstDelayMs;; delay_ms = std::min(2 * delay_ms, kDelayMaxMs)) {
+    Result<wire::ClientResponse> response = CallOnce(bytes, request->id(), wait_ms);
+    Status status = response.ok() ? dag::FromWire(response->failure()) : response.status();
+    if (status.ok()) return response;
+    bool passing = status.code() == Code::kUnavailable || (!response.ok() && (status.code() == Code::kDataLoss || status.code() == Code::kDeadlineExceeded));
+    if (!response.ok()) channel_.reset();
+    if (!passing) return status;
+    if (NowMs() + delay_ms > give_up_ms) {
+      return Status(Code::kUnavailable, "NET02", "the master at " + options_.address + " cannot be reached",
+                    status.what() + (status.why().empty() ? "" : ": " + status.why()),
+                    "start it (`ropewalk start master`), or mend --master; then try again");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+  }
+}
+
+}  // namespace ropewalk::job

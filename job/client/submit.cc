@@ -1,0 +1,216 @@
+#include "job/client/submit.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/escape.h"
+#include "base/job_name.h"
+#include "base/random.h"
+#include "dag/wire/wire.h"
+#include "job/client/artifacts.h"
+#include "job/client/elf_needs.h"
+#include "job/client/master_link.h"
+#include "job/interrupt.h"
+#include "job/progress.h"
+#include "job/report.h"
+#include "proto/client.pb.h"
+#include "rpc/channel.h"
+
+namespace ropewalk::job {
+namespace {
+
+constexpr std::size_t kChunkBytes = 1 << 20;
+constexpr std::uint32_t kPollMs = 10'000;
+constexpr int kUploadsMax = 5;  // a master that was replaced in the middle may ask for artifacts again
+
+bool WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    ssize_t n = write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
+// Sends what the master lacks.
+Status Upload(MasterLink* link, const OwnBinary& binary) {
+  wire::ClientRequest have;
+  for (const Artifact& artifact : binary.artifacts) have.mutable_have_artifacts()->add_sha256(artifact.sha256);
+  ASSIGN_OR_RETURN(wire::ClientResponse missing, link->Call(&have));
+  for (const Artifact& artifact : binary.artifacts) {
+    const auto& wanted = missing.missing_artifacts().sha256();
+    if (std::find(wanted.begin(), wanted.end(), artifact.sha256) == wanted.end()) continue;
+    std::ifstream file(artifact.path, std::ios::binary);
+    std::string chunk(kChunkBytes, '\0');
+    for (std::uint64_t offset = 0; offset < artifact.bytes;) {
+      std::uint64_t want = std::min<std::uint64_t>(kChunkBytes, artifact.bytes - offset);
+      if (!file.read(chunk.data(), static_cast<std::streamsize>(want))) {
+        return Status(Code::kInvalid, "SUB01", "cannot read " + artifact.path + " at byte " + std::to_string(offset), std::strerror(errno));
+      }
+      wire::ClientRequest put;
+      put.mutable_put_artifact()->set_sha256(artifact.sha256);
+      put.mutable_put_artifact()->set_offset(offset);
+      put.mutable_put_artifact()->set_size(artifact.bytes);
+      put.mutable_put_artifact()->set_chunk(std::string_view(chunk).substr(0, want).data(), want);
+      ASSIGN_OR_RETURN(wire::ClientResponse ok, link->Call(&put));
+      offset += want;
+    }
+  }
+  return Status();
+}
+
+Result<JobId> Submit(MasterLink* link, const SubmitRequest& request) {
+  ASSIGN_OR_RETURN(OwnBinary binary, DescribeOwnBinary());
+  wire::ClientRequest submit;
+  wire::JobSpec* spec = submit.mutable_submit_job()->mutable_spec();
+  dag::ToWire(request.settings, spec->mutable_settings());
+  spec->set_submit_key(HexString(SecureRandomBytes(16)));
+  for (const std::string& arg : request.argv) spec->add_argv(arg);
+  for (const std::string& variable : request.environment) spec->add_environment(variable);
+  for (const Artifact& artifact : binary.artifacts) {
+    spec->add_artifacts(artifact.sha256);
+    spec->add_artifact_names(artifact.name);
+  }
+  const char* user = std::getenv("USER");
+  spec->set_user(user != nullptr ? user : std::to_string(getuid()));
+  spec->set_glibc_min(GlibcText(binary.glibc_min));
+  if (request.cpu_level > 1) spec->set_cpu_level("x86-64-v" + std::to_string(request.cpu_level));
+
+  for (int upload = 1;; ++upload) {
+    RETURN_IF_ERROR(Upload(link, binary));
+    Result<wire::ClientResponse> accepted = link->Call(&submit);
+    if (accepted.ok()) return JobId{accepted->job_accepted().job()};
+    // The master does not have what it said it had: another one, or one that lost its unsynced files.
+    if (accepted.status().code() != Code::kNotFound || upload == kUploadsMax) return accepted.status();
+  }
+}
+
+// What both threads of a follower write to the terminal, one at a time.
+struct Terminal {
+  std::mutex mutex;
+  ProgressLine line;
+};
+
+// Copies one of the job's streams until its end.
+void CopyLog(const MasterLinkOptions& options, JobId job, const char* stream, int fd, Terminal* terminal) {
+  MasterLink link(options);
+  std::uint64_t offset = 0;
+  for (;;) {
+    wire::ClientRequest request;
+    request.mutable_read_log()->set_job(job.value);
+    request.mutable_read_log()->set_stream(stream);
+    request.mutable_read_log()->set_offset(offset);
+    request.mutable_read_log()->set_wait_ms(kPollMs);
+    Result<wire::ClientResponse> response = link.Call(&request, kPollMs);
+    std::lock_guard lock(terminal->mutex);
+    if (!response.ok()) {
+      terminal->line.Erase();
+      std::fprintf(stderr, "ropewalk: the job's %s cannot be read further: %s\n", stream, response.status().what().c_str());
+      return;
+    }
+    const wire::LogChunk& chunk = response->log_chunk();
+    if (!chunk.data().empty()) {
+      terminal->line.Erase();
+      if (!WriteAll(fd, chunk.data())) return;  // a closed pipe: the reader has seen enough
+    }
+    offset = chunk.next_offset();
+    if (chunk.end()) return;
+  }
+}
+
+ProgressState Picture(const wire::JobState& state) {
+  ProgressState picture;
+  picture.name = state.action_name();
+  for (const wire::StageState& stage : state.stages()) {
+    picture.tasks += stage.tasks();
+    picture.done += stage.done();
+    picture.running += stage.running();
+  }
+  if (state.pending_reasons_size() > 0) picture.note = state.pending_reasons(0);
+  return picture;
+}
+
+bool IsOver(const wire::JobState& state) {
+  return state.phase() == "succeeded" || state.phase() == "failed" || state.phase() == "cancelled";
+}
+
+Result<wire::JobState> WaitForEnd(MasterLink* link, JobId job, Terminal* terminal) {
+  std::uint64_t version = 0;
+  for (;;) {
+    wire::ClientRequest request;
+    request.mutable_job_query()->set_job(job.value);
+    request.mutable_job_query()->set_version(version);
+    request.mutable_job_query()->set_wait_ms(kPollMs);
+    ASSIGN_OR_RETURN(wire::ClientResponse response, link->Call(&request, kPollMs));
+    wire::JobState* state = response.mutable_job_state();
+    if (IsOver(*state)) return std::move(*state);
+    version = state->version();
+    std::lock_guard lock(terminal->mutex);
+    terminal->line.Show(Picture(*state));
+  }
+}
+
+// The job's end as a Status; OK when it succeeded.
+Status EndOf(const wire::JobState& state, JobId job) {
+  Status failure = dag::FromWire(state.failure());
+  if (state.phase() == "succeeded") return Status();
+  if (!failure.ok()) return failure;
+  if (state.phase() == "cancelled") return Status(Code::kCancelled, "JOB01", "job " + JobName(job) + " was cancelled");
+  return Status(Code::kUserError, "JOB02", "main of job " + JobName(job) + " returned " + std::to_string(state.main_exit()),
+                "a job whose main does not return 0 has failed", "`ropewalk logs " + JobName(job) + "` shows what it said");
+}
+
+}  // namespace
+
+int SubmitAndFollow(const SubmitRequest& request) {
+  OutputForm form = request.options.output;
+  auto fail = [&](const Status& status) {
+    PrintError(status, form);
+    return ExitCode(status.code());
+  };
+  Result<std::string> token = rpc::ReadTokenFile(request.options.token_file);
+  if (!token.ok()) return fail(token.status());
+  MasterLinkOptions link_options{request.options.master, *token};
+  MasterLink link(link_options);
+
+  std::atomic<std::uint64_t> accepted{0};
+  InterruptWatch watch([&](int) {
+    JobId job{accepted.load()};
+    if (!job) _exit(130);  // nothing was promised yet
+    std::string name = JobName(job);
+    WriteAll(STDERR_FILENO, "\ndetached: job " + name + " goes on\n  ropewalk logs " + name + " -f\n  ropewalk job cancel " + name + "\n");
+    _exit(0);
+  });
+  Result<JobId> job = Submit(&link, request);
+  if (!job.ok()) return fail(job.status());
+  accepted.store(job->value);
+  if (request.options.detach) {
+    std::printf("%s\n", JobName(*job).c_str());
+    return std::fflush(stdout) == 0 ? 0 : 1;
+  }
+  if (form == OutputForm::kTable) std::fprintf(stderr, "job %s accepted by %s\n", JobName(*job).c_str(), request.options.master.c_str());
+
+  Terminal terminal;
+  std::thread out([&] { CopyLog(link_options, *job, "driver", STDOUT_FILENO, &terminal); });
+  std::thread err([&] { CopyLog(link_options, *job, "stderr", STDERR_FILENO, &terminal); });
+  Result<wire::JobState> end = WaitForEnd(&link, *job, &terminal);
+  out.join();
+  err.join();
+  terminal.line.Erase();
+  if (!end.ok()) return fail(end.status());
+  Status status = EndOf(*end, *job);
+  return status.ok() ? 0 : fail(status);
+}
+
+}  // namespace ropewalk::job

@@ -1,0 +1,232 @@
+#include "job/init.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "base/random.h"
+#include "job/client/submit.h"
+#include "job/embedded/embedded_backend.h"
+#include "job/executor/executor_backend.h"
+#include "job/interrupt.h"
+#include "job/options.h"
+#include "job/report.h"
+#include "worker/task/exception.h"
+
+namespace ropewalk::job {
+namespace {
+
+extern "C" char** environ;
+
+std::vector<std::string> ArgsOf(int argc, char** argv) {
+  std::vector<std::string> args;
+  for (int i = 0; i < argc; ++i) args.emplace_back(argv[i]);
+  if (args.empty()) args.emplace_back("job");
+  return args;
+}
+
+// Lets main see `kept`, a subsequence of its arguments.
+void Rewrite(const std::vector<std::string>& kept, int& argc, char** argv) {
+  int out = 0;
+  for (int in = 0; in < argc && out < static_cast<int>(kept.size()); ++in)
+    if (kept[static_cast<std::size_t>(out)] == argv[in]) argv[out++] = argv[in];
+  if (out < argc) argv[out] = nullptr;
+  argc = out;
+}
+
+std::uint32_t Cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return static_cast<std::uint32_t>(CPU_COUNT(&set));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+// Half of what this process may use: the machine's memory, or the container's where that is less.
+std::uint64_t HalfOfMemory() {
+  std::uint64_t bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::uint64_t limit = 0;
+    if (std::ifstream(path) >> limit && limit > 0) bytes = std::min(bytes, limit);
+  }
+  return std::max<std::uint64_t>(bytes / 2, 64 << 20);
+}
+
+std::string SpillFolder() {
+  const char* tmp = std::getenv("TMPDIR");
+  return std::string(tmp != nullptr && tmp[0] == '/' ? tmp : "/tmp") + "/ropewalk-" + std::to_string(getuid());
+}
+
+dag::Settings MakeSettings(const JobOptions& options, const std::vector<std::string>& args) {
+  dag::Settings settings;
+  settings.name = !options.name.empty() ? options.name : std::filesystem::path(args[0]).filename().string();
+  settings.partitions = options.partitions;
+  settings.verify = options.verify;
+  std::error_code error;
+  settings.work_dir = std::filesystem::current_path(error).string();
+  return settings;
+}
+
+// ---- what a process does when main is over, fails, or lets an exception out ------------------------------------------------------------
+
+// What the terminate handler does for main's thread; set once by Init. The handler is a plain function, so this cannot be an argument.
+struct MainBorder {
+  std::thread::id thread;
+  std::function<void(const Status&)> fail;
+  std::terminate_handler next = nullptr;
+};
+MainBorder* main_border = nullptr;
+
+void OnTerminate() {
+  MainBorder* border = main_border;
+  if (border != nullptr && std::this_thread::get_id() == border->thread && std::current_exception() != nullptr) {
+    main_border = nullptr;
+    std::string thrown;
+    try {
+      throw;
+    } catch (...) {
+      thrown = task::DescribeCurrentException();
+    }
+    border->fail(Status(Code::kUserError, "USER03", "main threw " + thrown, "an exception left main, or a function that promised to throw none",
+                        "catch it in main, or mend what threw it"));
+  }
+  if (border != nullptr && border->next != nullptr) border->next();
+  std::abort();
+}
+
+void GuardMain(std::function<void(const Status&)> fail) {
+  main_border = new MainBorder{std::this_thread::get_id(), std::move(fail), std::get_terminate()};  // lives as long as the process
+  std::set_terminate(OnTerminate);
+}
+
+// ---- embedded --------------------------------------------------------------------------------------------------------------------------
+
+// Lives until the process exits, so that a Job that main keeps in a static object still finds its backend.
+struct EmbeddedProcess {
+  std::unique_ptr<EmbeddedBackend> backend;
+  std::unique_ptr<InterruptWatch> watch;
+  std::atomic<int> signal{0};
+  OutputForm output = OutputForm::kTable;
+
+  [[noreturn]] void Fail(const Status& status) {
+    int caught = signal.load();
+    if (caught != 0) {
+      std::fprintf(stderr, "\ninterrupted: the job was cancelled; no partial output was left\n");
+      std::exit(caught == SIGINT ? 130 : ExitCode(Code::kCancelled));
+    }
+    PrintError(status, output);
+    std::exit(ExitCode(status.code()));
+  }
+};
+
+Job InitEmbedded(const JobOptions& options, std::vector<std::string> args) {
+  EmbeddedOptions embedded;
+  embedded.settings = MakeSettings(options, args);
+  embedded.settings.slots = options.threads != 0 ? options.threads : Cores();
+  std::string seed = SecureRandomBytes(sizeof embedded.settings.seed);
+  std::memcpy(&embedded.settings.seed, seed.data(), sizeof embedded.settings.seed);
+  embedded.settings.now_us =
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  embedded.memory_bytes_max = options.memory_bytes != 0 ? options.memory_bytes : HalfOfMemory();
+  embedded.spill_dir = SpillFolder();
+  embedded.event_log_path = options.event_log;
+  embedded.show_progress = options.output == OutputForm::kTable;
+
+  auto* process = new EmbeddedProcess;  // deleted by the exit handler
+  process->output = options.output;
+  Result<std::unique_ptr<EmbeddedBackend>> backend = EmbeddedBackend::Start(std::move(embedded));
+  if (!backend.ok()) process->Fail(backend.status());
+  process->backend = *std::move(backend);
+  process->watch = std::make_unique<InterruptWatch>([process](int signal) {
+    process->signal.store(signal);
+    // Main is told where it waits. One that computes by itself would not look: nothing of ours is in progress then.
+    if (!process->backend->Interrupt()) _exit(signal == SIGINT ? 130 : ExitCode(Code::kCancelled));
+  });
+  on_exit(
+      [](int code, void* arg) {
+        auto* p = static_cast<EmbeddedProcess*>(arg);
+        p->watch.reset();
+        p->backend->MainReturned(code);
+        delete p;
+      },
+      process);
+  auto fail = [process](const Status& status) { process->Fail(status); };
+  GuardMain(fail);
+  return Job(dag::SessionOptions{process->backend.get(), nullptr, fail, std::move(args)});
+}
+
+// ---- executor --------------------------------------------------------------------------------------------------------------------------
+
+Job InitExecutor(int fd, std::vector<std::string> args) {
+  Result<std::unique_ptr<ExecutorBackend>> started = ExecutorBackend::Start(fd);
+  if (!started.ok()) {
+    PrintError(started.status(), OutputForm::kTable);
+    _exit(ExitCode(started.status().code()));
+  }
+  ExecutorBackend* backend = started->release();  // lives as long as the process: tasks are served until it ends
+  auto fail = [backend](const Status& status) {
+    // The client prints the reason; here it would come a second time.
+    if (!backend->job_failed()) backend->ReportFailure(status);
+    std::fflush(nullptr);
+    _exit(ExitCode(status.code()));
+  };
+  on_exit([](int code, void* arg) { static_cast<ExecutorBackend*>(arg)->ServeUntilStopped(code); }, backend);
+  GuardMain(fail);
+  return Job(dag::SessionOptions{backend, nullptr, fail, std::move(args)});
+}
+
+// ---- client ----------------------------------------------------------------------------------------------------------------------------
+
+// What executors get of the submitter's environment: how text and times are read, and what was declared.
+std::vector<std::string> DeclaredEnvironment(const JobOptions& options) {
+  std::vector<std::string> declared;
+  for (char** at = environ; *at != nullptr; ++at) {
+    std::string_view variable = *at;
+    std::string_view name = variable.substr(0, variable.find('='));
+    bool allowed = name == "LANG" || name == "LANGUAGE" || name == "TZ" || name.starts_with("LC_") || name == "ROPEWALK_OUTPUT" ||
+                   std::find(options.environment_names.begin(), options.environment_names.end(), name) != options.environment_names.end();
+    if (allowed) declared.emplace_back(variable);
+  }
+  std::sort(declared.begin(), declared.end());
+  return declared;
+}
+
+[[noreturn]] void RunClient(const JobOptions& options, std::vector<std::string> args, std::uint32_t cpu_level) {
+  SubmitRequest request;
+  request.options = options;
+  request.settings = MakeSettings(options, args);
+  request.settings.slots = 0;  // the master knows its workers
+  request.argv = std::move(args);
+  request.environment = DeclaredEnvironment(options);
+  request.cpu_level = cpu_level;
+  std::exit(SubmitAndFollow(request));
+}
+
+}  // namespace
+
+Job InitProcess(int& argc, char** argv, std::uint32_t cpu_level) {
+  std::vector<std::string> args = ArgsOf(argc, argv);
+  Result<JobOptions> options = TakeOptions(&args, [](const char* name) { return std::getenv(name); });
+  if (!options.ok()) {
+    PrintError(options.status(), OutputForm::kTable);
+    std::exit(ExitCode(options.status().code()));
+  }
+  if (options->executor_fd) return InitExecutor(*options->executor_fd, std::move(args));
+  if (!options->master.empty()) RunClient(*options, std::move(args), cpu_level);
+  if (argc > 0) Rewrite(args, argc, argv);
+  return InitEmbedded(*options, std::move(args));
+}
+
+}  // namespace ropewalk::job

@@ -1,0 +1,150 @@
+#include "job/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/home_folder.h"
+
+namespace ropewalk::job {
+namespace {
+
+Status Refuse(const std::string& source, const std::string& value, const std::string& accepts) {
+  return Status(Code::kInvalid, "CFG01", source + ": \"" + value + "\" cannot be used", "it takes " + accepts, "mend the value");
+}
+
+Status ParseCount(const std::string& source, const std::string& text, std::uint32_t max, std::uint32_t* out) {
+  std::uint32_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value == 0 || value > max) {
+    return Refuse(source, text, "a number from 1 to " + std::to_string(max));
+  }
+  *out = value;
+  return Status();
+}
+
+Status ParseSwitch(const std::string& source, const std::string& text, bool* out) {
+  if (text == "on" || text == "1" || text == "true" || text == "yes") {
+    *out = true;
+  } else if (text == "off" || text == "0" || text == "false" || text == "no") {
+    *out = false;
+  } else {
+    return Refuse(source, text, "on or off");
+  }
+  return Status();
+}
+
+// One setting, from wherever it came; `source` is the flag or variable as the user knows it.
+struct Setting {
+  const char* flag;      // nullptr: no flag
+  const char* variable;
+  bool needs_value;
+  Status (*apply)(const std::string& source, const std::string& text, JobOptions* options);
+};
+
+constexpr std::uint32_t kThreadsMax = 1024, kPartitionsMax = 100'000;
+
+const Setting kSettings[] = {
+    {"--master", "ROPEWALK_MASTER", true,
+     [](const std::string& source, const std::string& text, JobOptions* o) {
+       if (text.find(':') == std::string::npos) return Refuse(source, text, "HOST:PORT");
+       o->master = text;
+       return Status();
+     }},
+    {"--token-file", "ROPEWALK_TOKEN_FILE", true,
+     [](const std::string&, const std::string& text, JobOptions* o) { return o->token_file = text, Status(); }},
+    {"--detach", "ROPEWALK_DETACH", false,
+     [](const std::string& source, const std::string& text, JobOptions* o) { return ParseSwitch(source, text, &o->detach); }},
+    {"--name", "ROPEWALK_NAME", true, [](const std::string&, const std::string& text, JobOptions* o) { return o->name = text, Status(); }},
+    {"--threads", "ROPEWALK_THREADS", true,
+     [](const std::string& source, const std::string& text, JobOptions* o) { return ParseCount(source, text, kThreadsMax, &o->threads); }},
+    {"--memory", "ROPEWALK_MEMORY", true,
+     [](const std::string& source, const std::string& text, JobOptions* o) {
+       std::optional<std::uint64_t> bytes = ParseBytes(text);
+       if (!bytes || *bytes == 0) return Refuse(source, text, "bytes, as 512M or 4G");
+       o->memory_bytes = *bytes;
+       return Status();
+     }},
+    {"--partitions", "ROPEWALK_PARTITIONS", true,
+     [](const std::string& source, const std::string& text, JobOptions* o) { return ParseCount(source, text, kPartitionsMax, &o->partitions); }},
+    {"--verify", "ROPEWALK_VERIFY", true,
+     [](const std::string& source, const std::string& text, JobOptions* o) { return ParseSwitch(source, text, &o->verify); }},
+    {nullptr, "ROPEWALK_OUTPUT", true,
+     [](const std::string& source, const std::string& text, JobOptions* o) {
+       if (text != "table" && text != "json" && text != "jsonl") return Refuse(source, text, "table, json or jsonl");
+       o->output = text == "table" ? OutputForm::kTable : text == "json" ? OutputForm::kJson : OutputForm::kJsonLines;
+       return Status();
+     }},
+    {nullptr, "ROPEWALK_EVENT_LOG", true, [](const std::string&, const std::string& text, JobOptions* o) { return o->event_log = text, Status(); }},
+    {nullptr, "ROPEWALK_ENV", true,
+     [](const std::string&, const std::string& text, JobOptions* o) {
+       for (std::size_t at = 0; at < text.size();) {
+         std::size_t comma = std::min(text.find(',', at), text.size());
+         if (comma > at) o->environment_names.push_back(text.substr(at, comma - at));
+         at = comma + 1;
+       }
+       return Status();
+     }},
+};
+
+}  // namespace
+
+std::optional<std::uint64_t> ParseBytes(const std::string& text) {
+  std::uint64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end == text.data()) return std::nullopt;
+  std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  if (unit.ends_with("iB")) {
+    unit.remove_suffix(2);
+    if (unit.empty()) return std::nullopt;
+  } else if (unit.ends_with("B")) {
+    unit.remove_suffix(1);
+  }
+  if (unit.empty()) return value;
+  static constexpr std::string_view kUnits = "KMGT";
+  std::size_t power = kUnits.find(unit);
+  if (unit.size() != 1 || power == std::string_view::npos) return std::nullopt;
+  int shift = 10 * (static_cast<int>(power) + 1);
+  if (value > (~0ull >> shift)) return std::nullopt;
+  return value << shift;
+}
+
+Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& environment) {
+  JobOptions options;
+  if (const char* fd = environment("ROPEWALK_EXECUTOR_FD"); fd != nullptr && fd[0] != 0) {
+    options.executor_fd = std::atoi(fd);
+    return options;
+  }
+  for (const Setting& setting : kSettings) {
+    const char* value = environment(setting.variable);
+    if (value != nullptr && value[0] != 0) RETURN_IF_ERROR(setting.apply(setting.variable, value, &options));
+  }
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < args->size(); ++i) {
+    const std::string& arg = (*args)[i];
+    if (i > 0 && arg == "--") {
+      kept.insert(kept.end(), args->begin() + static_cast<std::ptrdiff_t>(i), args->end());
+      break;
+    }
+    std::string_view flag = std::string_view(arg).substr(0, arg.find('='));
+    const Setting* setting = std::find_if(std::begin(kSettings), std::end(kSettings), [&](const Setting& s) { return s.flag != nullptr && flag == s.flag; });
+    if (i == 0 || setting == std::end(kSettings)) {
+      kept.push_back(arg);
+      continue;
+    }
+    std::string value = "on";
+    if (flag.size() < arg.size()) {
+      value = arg.substr(flag.size() + 1);
+    } else if (setting->needs_value) {
+      if (++i == args->size()) return Status(Code::kInvalid, "CFG01", arg + " needs a value", "it is the last argument", "give it one");
+      value = (*args)[i];
+    }
+    RETURN_IF_ERROR(setting->apply(setting->flag, value, &options));
+  }
+  *args = std::move(kept);
+  if (options.token_file.empty()) options.token_file = DefaultTokenFile();
+  return options;
+}
+
+}  // namespace ropewalk::job

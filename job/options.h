@@ -1,0 +1,55 @@
+// How a job's process is told what to be: flags of ours, taken out of argv, over environment variables.
+//
+//   --master HOST:PORT   ROPEWALK_MASTER       submit there and follow; without it main runs in this process
+//   --token-file FILE    ROPEWALK_TOKEN_FILE   default: the token of the home folder (base/home_folder.h)
+//   --detach             ROPEWALK_DETACH=1     print the job's id and leave
+//   --name TEXT          ROPEWALK_NAME         default: the program's file name
+//   --threads N          ROPEWALK_THREADS      embedded: default all cores
+//   --memory BYTES       ROPEWALK_MEMORY       embedded: of shuffle data; more goes to disk. 512M, 4G; default half of the machine's
+//   --partitions N       ROPEWALK_PARTITIONS   reduce partitions where the program names none
+//   --verify=on|off      ROPEWALK_VERIFY       run a sample of tasks twice and compare
+//                        ROPEWALK_OUTPUT       table, json or jsonl: how errors and summaries are printed
+//                        ROPEWALK_EVENT_LOG    embedded: file to append the event log to
+//                        ROPEWALK_ENV          names of further variables that executors get: A,B,C
+//                        ROPEWALK_EXECUTOR_FD  set by workers: this process is an executor
+//
+// Thread rule: values.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace ropewalk::job {
+
+enum class OutputForm : std::uint8_t { kTable = 0, kJson = 1, kJsonLines = 2 };
+
+struct JobOptions {
+  std::string master;
+  std::string token_file;
+  bool detach = false;
+  std::string name;
+  std::uint32_t threads = 0;        // 0: all cores
+  std::uint64_t memory_bytes = 0;   // 0: half of the machine's
+  std::uint32_t partitions = 0;
+  bool verify = true;
+  OutputForm output = OutputForm::kTable;
+  std::string event_log;
+  std::vector<std::string> environment_names;
+  std::optional<int> executor_fd;
+};
+
+using Getenv = std::function<const char*(const char*)>;
+
+// Takes our flags out of `args` (up to a "--", which stays) and reads the environment. `args[0]` is the program. kInvalid CFG01 names the flag
+// or variable. An executor's arguments are left alone: its client took them out already.
+Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& environment);
+
+// 536870912 of "512M": decimal digits and at most one of K, M, G, T (powers of 1024, "MiB" and "MB" too); nullopt for anything else.
+std::optional<std::uint64_t> ParseBytes(const std::string& text);
+
+}  // namespace ropewalk::job

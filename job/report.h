@@ -1,0 +1,18 @@
+// How a job's process tells its end: the three-part error, or the same fields in JSON.
+//
+// Thread rule: pure, but for PrintError.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "job/options.h"
+
+namespace ropewalk::job {
+
+// {"error":{"code":"user_error","tag":"IO03","what":...,"why":...,"fix":...}} in one line.
+std::string ErrorJson(const Status& status);
+// To stderr, with a newline.
+void PrintError(const Status& status, OutputForm form);
+
+}  // namespace ropewalk::job

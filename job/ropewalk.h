@@ -1,0 +1,7 @@
+// Everything a job needs: #include <ropewalk/ropewalk.h>.
+#pragma once
+
+#include "dag/dataset.h"
+#include "dag/session.h"
+#include "dag/text.h"
+#include "job/init.h"

@@ -1,0 +1,124 @@
+// How a process learns what to be, and what it shows: pure parts of job/.
+#include "job/options.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "job/client/elf_needs.h"
+#include "job/progress.h"
+#include "job/report.h"
+
+namespace ropewalk::job {
+namespace {
+
+struct Taken {
+  Result<JobOptions> options;
+  std::vector<std::string> args;
+};
+
+Taken Take(std::vector<std::string> args, std::map<std::string, std::string> environment = {}) {
+  Result<JobOptions> options = TakeOptions(&args, [&](const char* name) {
+    auto at = environment.find(name);
+    return at == environment.end() ? nullptr : at->second.c_str();
+  });
+  return {std::move(options), std::move(args)};
+}
+
+TEST(Options, TakesOursAndLeavesTheRest) {
+  Taken taken = Take({"prog", "in", "--threads", "3", "--memory=2G", "-o", "out", "--verify=off", "--detach", "--master", "h:1", "--", "--threads", "9"});
+  ASSERT_TRUE(taken.options.ok()) << taken.options.status().ToString();
+  EXPECT_EQ(taken.args, (std::vector<std::string>{"prog", "in", "-o", "out", "--", "--threads", "9"}));
+  EXPECT_EQ(taken.options->threads, 3u);
+  EXPECT_EQ(taken.options->memory_bytes, 2ull << 30);
+  EXPECT_FALSE(taken.options->verify);
+  EXPECT_TRUE(taken.options->detach);
+  EXPECT_EQ(taken.options->master, "h:1");
+}
+
+TEST(Options, FlagsBeatTheEnvironment) {
+  Taken taken = Take({"prog", "--threads=2"}, {{"ROPEWALK_THREADS", "7"}, {"ROPEWALK_PARTITIONS", "5"}, {"ROPEWALK_ENV", "A,,B"}});
+  ASSERT_TRUE(taken.options.ok());
+  EXPECT_EQ(taken.options->threads, 2u);
+  EXPECT_EQ(taken.options->partitions, 5u);
+  EXPECT_EQ(taken.options->environment_names, (std::vector<std::string>{"A", "B"}));
+}
+
+TEST(Options, AnExecutorKeepsItsArguments) {
+  Taken taken = Take({"prog", "--threads", "2"}, {{"ROPEWALK_EXECUTOR_FD", "3"}, {"ROPEWALK_MASTER", "h:1"}});
+  ASSERT_TRUE(taken.options.ok());
+  EXPECT_EQ(taken.options->executor_fd, 3);
+  EXPECT_TRUE(taken.options->master.empty());
+  EXPECT_EQ(taken.args.size(), 3u);
+}
+
+TEST(Options, RefusesWhatItCannotUseByName) {
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {"p", "--threads", "0"}, {"p", "--threads"}, {"p", "--memory=12Q"}, {"p", "--verify=maybe"}, {"p", "--master", "nowhere"}}) {
+    Taken taken = Take(args);
+    ASSERT_FALSE(taken.options.ok());
+    EXPECT_EQ(taken.options.status().code(), Code::kInvalid);
+    EXPECT_NE(taken.options.status().what().find(args[1].substr(0, args[1].find('='))), std::string::npos) << taken.options.status().ToString();
+  }
+  EXPECT_FALSE(Take({"p"}, {{"ROPEWALK_OUTPUT", "xml"}}).options.ok());
+}
+
+TEST(Options, ParsesBytes) {
+  EXPECT_EQ(ParseBytes("0"), 0u);
+  EXPECT_EQ(ParseBytes("12"), 12u);
+  EXPECT_EQ(ParseBytes("3K"), 3072u);
+  EXPECT_EQ(ParseBytes("2MiB"), 2u << 20);
+  EXPECT_EQ(ParseBytes("1GB"), 1u << 30);
+  for (const char* bad : {"", "K", "1KK", "1X", "-1", "1 G", "99999999999999999999", "999999999999T"}) EXPECT_EQ(ParseBytes(bad), std::nullopt) << bad;
+}
+
+TEST(ElfNeeds, FindsTheGlibcOfThisBinary) {
+  Result<std::uint32_t> version = HighestGlibc("/proc/self/exe");
+  ASSERT_TRUE(version.ok()) << version.status().ToString();
+  EXPECT_GE(*version, 2017u);
+  EXPECT_LE(*version, 2036u) << "Debian 12 has glibc 2.36";
+  EXPECT_EQ(GlibcText(2036), "2.36");
+}
+
+TEST(ElfNeeds, SurvivesAnyDamage) {
+  std::string image;
+  {
+    std::FILE* file = std::fopen("/proc/self/exe", "rb");
+    char buffer[65536];
+    for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;) image.append(buffer, n);
+    std::fclose(file);
+  }
+  EXPECT_FALSE(HighestGlibcOfImage("", "x").ok());
+  EXPECT_FALSE(HighestGlibcOfImage("#!/bin/sh\n", "x").ok());
+  for (std::size_t cut : {std::size_t(10), std::size_t(64), image.size() / 2, image.size() - 1}) {
+    [[maybe_unused]] auto result = HighestGlibcOfImage(std::string_view(image).substr(0, cut), "x");  // must come back
+  }
+  std::uint64_t seed = 12345;
+  for (int round = 0; round < 200; ++round) {
+    std::string damaged = image.substr(0, 4096) + image.substr(image.size() - 8192);
+    for (int i = 0; i < 8; ++i) {
+      seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+      damaged[(seed >> 20) % 64] = static_cast<char>(seed >> 50);
+    }
+    [[maybe_unused]] auto result = HighestGlibcOfImage(damaged, "x");
+  }
+}
+
+TEST(Progress, FitsTheTerminal) {
+  ProgressState state{"ReadLines > CountByKey (word_count.cc:9)", 40, 10, 2, 1'500'000'000, ""};
+  std::string text = ProgressText(state, 2000, 100);
+  EXPECT_NE(text.find("10/40"), std::string::npos) << text;
+  EXPECT_NE(text.find("750 MB/s"), std::string::npos) << text;
+  for (int columns : {1, 10, 40, 80}) EXPECT_LT(static_cast<int>(ProgressText(state, 2000, columns).size()), columns);
+  EXPECT_EQ(HumanBytes(999), "999 B");
+  EXPECT_EQ(HumanBytes(12'345), "12.3 kB");
+  EXPECT_EQ(HumanBytes(999'999), "1.00 MB");
+}
+
+TEST(Report, JsonHasTheSameFields) {
+  Status status(Code::kUserError, "IO03", "a\"b.gz", "why", "fix");
+  EXPECT_EQ(ErrorJson(status), R"({"error":{"code":"user_error","tag":"IO03","what":"a\"b.gz","why":"why","fix":"fix"}})");
+}
+
+}  // namespace
+}  // namespace ropewalk::job
