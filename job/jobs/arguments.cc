@@ -1,0 +1,113 @@
+#include "job/jobs/arguments.h"
+
+#include <charconv>
+
+namespace ropewalk::jobs {
+namespace {
+
+Status Bad(const std::string& what, const std::string& why) {
+  return Status(Code::kInvalid, "JOBS01", what, why, "`ropewalk-jobs --help` shows how the jobs are called");
+}
+
+// Walks the arguments; a flag's value is the next one or follows "=".
+class Walker {
+ public:
+  explicit Walker(const std::vector<std::string>& args) : args_(args) {}
+
+  bool Next() {
+    if (++at_ >= args_.size()) return false;
+    arg_ = args_[at_];
+    value_.clear();
+    has_value_ = false;
+    if (!only_words_ && arg_.starts_with("--") && arg_.find('=') != std::string::npos) {
+      value_ = arg_.substr(arg_.find('=') + 1);
+      arg_.resize(arg_.find('='));
+      has_value_ = true;
+    }
+    return true;
+  }
+  const std::string& arg() const { return arg_; }
+  bool is_flag() const { return !only_words_ && arg_.size() > 1 && arg_[0] == '-'; }
+  void OnlyWordsFromNow() { only_words_ = true; }
+
+  Result<std::string> Text() {
+    if (has_value_) return value_;
+    if (at_ + 1 >= args_.size()) return Bad(arg_ + " needs a value", "it is the last argument");
+    return args_[++at_];
+  }
+  Status Number(std::uint32_t max, std::uint32_t* out) {
+    ASSIGN_OR_RETURN(std::string text, Text());
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+    if (error == std::errc() && end == text.data() + text.size() && *out > 0 && *out <= max) return Status();
+    return Bad(arg_ + " " + text, "it takes a number from 1 to " + std::to_string(max));
+  }
+
+ private:
+  const std::vector<std::string>& args_;
+  std::size_t at_ = 1;  // after the job's name
+  std::string arg_, value_;
+  bool has_value_ = false, only_words_ = false;
+};
+
+Status ParseFlag(Walker* walker, Arguments* a) {
+  const std::string flag = walker->arg();
+  if (flag == "--") return walker->OnlyWordsFromNow(), Status();
+  if (flag == "-o" || flag == "--output") {
+    ASSIGN_OR_RETURN(a->output, walker->Text());
+    return Status();
+  }
+  if (flag == "-i" && a->job == "grep") return a->ignore_case = true, Status();
+  if (flag == "-i" || flag == "--input") {
+    ASSIGN_OR_RETURN(std::string input, walker->Text());
+    a->inputs.push_back(std::move(input));
+    return Status();
+  }
+  if (flag == "--overwrite") return a->overwrite = true, Status();
+  if (flag == "--reducers") return walker->Number(100'000, &a->reducers);
+  if (flag == "--top" && a->job == "wordcount") return walker->Number(10'000, &a->top);
+  if (flag == "--record" && a->job == "sort") return walker->Number(1 << 20, &a->record_bytes);
+  if (flag == "--key" && a->job == "sort") return walker->Number(1 << 20, &a->key_bytes);
+  if (flag == "--reverse" && a->job == "sort") return a->reverse = true, Status();
+  if (flag == "-E" && a->job == "grep") return a->regex = true, Status();
+  return Bad(a->job + " knows no " + flag, "a name that begins with '-' goes after \"--\"");
+}
+
+}  // namespace
+
+Result<Arguments> ParseArguments(const std::vector<std::string>& args) {
+  Arguments a;
+  if (args.size() < 2) return Bad("which job?", "there are wordcount, sort and grep");
+  a.job = args[1];
+  if (a.job == "help" || a.job == "--help" || a.job == "-h") return a.job = "help", a;
+  if (a.job != "wordcount" && a.job != "grep") return Bad("there is no built-in job " + a.job, "there are wordcount and grep");
+  Walker walker(args);
+  bool has_pattern = a.job != "grep";
+  while (walker.Next()) {
+    if (walker.is_flag()) {
+      RETURN_IF_ERROR(ParseFlag(&walker, &a));
+    } else if (!has_pattern) {
+      a.pattern = walker.arg();
+      has_pattern = true;
+    } else {
+      a.inputs.push_back(walker.arg());
+    }
+  }
+  if (!has_pattern) return Bad("grep for what?", "the pattern is missing");
+  if (a.inputs.empty()) return Bad(a.job + " of what?", "no input is named");
+  if (a.output.empty()) return Bad(a.job + " into what?", "-o OUT is missing");
+  if (a.key_bytes != 0 && a.record_bytes == 0) return Bad("--key without --record", "the key of a line is the line");
+  if (a.record_bytes != 0 && a.key_bytes == 0) a.key_bytes = a.record_bytes;
+  if (a.key_bytes > a.record_bytes) return Bad("--key is longer than --record", "the key is the record's first bytes");
+  return a;
+}
+
+std::string Usage() {
+  return "usage: ropewalk-jobs wordcount INPUT... -o OUT [--overwrite] [--reducers N] [--top N]\n"
+         "       ropewalk-jobs sort INPUT... -o OUT [--overwrite] [--reducers N] [--reverse] [--record BYTES [--key BYTES]]\n"
+         "       ropewalk-jobs grep PATTERN INPUT... -o OUT [--overwrite] [-i] [-E]\n"
+         "\n"
+         "INPUT is a file, a folder or a pattern; .gz and .zst are read decompressed. OUT is a folder that appears whole.\n"
+         "In this process, or with --master HOST:PORT on a cluster. See also --threads, --memory, --detach, --name.\n";
+}
+
+}  // namespace ropewalk::jobs

@@ -1,0 +1,34 @@
+// What the built-in jobs are called with. Parsed before Init, so that a mistake is told at once and not by a cluster.
+//
+// Thread rule: values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace ropewalk::jobs {
+
+struct Arguments {
+  std::string job;                   // wordcount, sort, grep; "help"
+  std::vector<std::string> inputs;
+  std::string output;
+  bool overwrite = false;
+  std::uint32_t reducers = 0;        // 0: chosen
+  std::uint32_t top = 0;             // wordcount: print so many words
+  std::uint32_t record_bytes = 0;    // sort: 0 means lines
+  std::uint32_t key_bytes = 0;
+  bool reverse = false;              // sort
+  std::string pattern;               // grep
+  bool regex = false;                // grep -E
+  bool ignore_case = false;          // grep -i
+};
+
+// `args` without Ropewalk's own flags; [0] is the program. kInvalid JOBS01 names the argument.
+Result<Arguments> ParseArguments(const std::vector<std::string>& args);
+
+std::string Usage();
+
+}  // namespace ropewalk::jobs

@@ -1,0 +1,53 @@
+#include "job/jobs/summary.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <tuple>
+
+#include "base/escape.h"
+#include "job/progress.h"
+#include "storage/input.h"
+
+namespace ropewalk::jobs {
+namespace {
+
+// The number after `"name": ` in the manifest (storage/output_folder.h), whose totals come first.
+std::uint64_t ManifestNumber(const std::string& manifest, const std::string& name) {
+  std::size_t at = manifest.find("\"" + name + "\": ");
+  return at == std::string::npos ? 0 : std::strtoull(manifest.c_str() + at + name.size() + 4, nullptr, 10);
+}
+
+}  // namespace
+
+Summary::Summary(Job* job, const Arguments& arguments) : job_(job), arguments_(arguments), started_(std::chrono::steady_clock::now()) {}
+
+void Summary::Print(const std::string& records_name) {
+  std::string folder = std::filesystem::path(job_->settings().work_dir) / arguments_.output;
+  // Files are looked at by one replica only, as everything outside the plan.
+  auto [bytes_in, records, bytes_out] = job_->Once("summary", [&]() -> std::tuple<std::uint64_t, std::uint64_t, std::uint64_t> {
+    std::uint64_t input = 0;
+    Result<storage::InputListing> listing = storage::ListInputs(arguments_.inputs, job_->settings().work_dir);
+    if (listing.ok())
+      for (const storage::InputFile& file : listing->files) input += file.bytes;
+    std::ifstream file(folder + "/_SUCCESS");
+    std::string head(4096, '\0');  // the totals stand before the list of parts
+    file.read(head.data(), static_cast<std::streamsize>(head.size()));
+    return {input, ManifestNumber(head, "records"), ManifestNumber(head, "bytes")};
+  });
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+  const char* form = std::getenv("ROPEWALK_OUTPUT");
+  if (form != nullptr && std::string(form).starts_with("json")) {
+    std::fprintf(stderr, "{\"job\":%s,\"input_bytes\":%llu,\"records\":%llu,\"output_bytes\":%llu,\"seconds\":%.3f,\"output\":%s}\n",
+                 JsonString(arguments_.job).c_str(), static_cast<unsigned long long>(bytes_in), static_cast<unsigned long long>(records),
+                 static_cast<unsigned long long>(bytes_out), seconds, JsonString(folder).c_str());
+  } else {
+    std::fprintf(stderr, "%s: %s in %.2f s (%s/s), %llu %s (%s) in %s\n", arguments_.job.c_str(), job::HumanBytes(double(bytes_in)).c_str(), seconds,
+                 job::HumanBytes(double(bytes_in) / std::max(seconds, 1e-6)).c_str(), static_cast<unsigned long long>(records), records_name.c_str(),
+                 job::HumanBytes(double(bytes_out)).c_str(), EscapeForLog(folder).c_str());
+  }
+}
+
+}  // namespace ropewalk::jobs
