@@ -201,6 +201,7 @@ class Scheduler {
   std::optional<JobView> Job(JobId job) const;
   std::uint64_t JobVersion(JobId job) const;        // grows with each change of the job's view; 0: no such job. O(log n): for polling
   std::vector<WorkerView> Workers() const;
+  const JobSpec* Spec(JobId job) const;             // what its executors are started with; nullptr: not known or finished. Until the next call
 
  private:
   struct State;

@@ -128,4 +128,9 @@ std::vector<std::string> Scheduler::State::PendingReasons(const JobRun& job) con
   return reasons;
 }
 
+const JobSpec* Scheduler::Spec(JobId job) const {
+  auto it = state_->jobs.find(job);
+  return it == state_->jobs.end() || it->second.over() ? nullptr : &it->second.spec;
+}
+
 }  // namespace ropewalk::scheduler
