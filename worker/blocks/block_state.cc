@@ -91,7 +91,7 @@ std::string StoreState::NewPath() { return dir->path() + "/segment-" + std::to_s
 
 Result<bool> StoreState::Reserve(std::uint64_t bytes, Charge* charge) {
   std::unique_lock lock(mutex);
-  while (stats.memory_bytes + bytes > options.memory_bytes_max) {
+  while (stats.memory_bytes + bytes > options.memory_bytes_max || memfds >= options.descriptors_max) {
     if (!lru.empty()) {
       std::shared_ptr<Segment> victim = segments.at(lru.front()->info.segment);
       RETURN_IF_ERROR(SpillOne(lock, std::move(victim)));
@@ -131,7 +131,7 @@ Status StoreState::SpillOne(std::unique_lock<std::mutex>& lock, std::shared_ptr<
       }
     }
   }
-  if (victim->leases == 0 && (status.ok() || victim->freed)) {
+  if (victim->freed || (victim->leases == 0 && status.ok())) {
     DropMemory(victim.get(), &dead);
   } else if (victim->leases == 0 && victim->in_memory()) {
     victim->lru = lru.insert(lru.end(), victim.get());  // could not be written: stays what it was
@@ -146,6 +146,7 @@ Status StoreState::SpillOne(std::unique_lock<std::mutex>& lock, std::shared_ptr<
 }
 
 void StoreState::DropMemory(Segment* segment, std::vector<std::shared_ptr<const void>>* dead) {
+  if (segment->memfd != nullptr) --memfds;
   dead->push_back(std::move(segment->chunks));
   dead->push_back(std::move(segment->memfd));
 }
@@ -157,6 +158,7 @@ dag::SegmentInfo StoreState::Insert(std::shared_ptr<Segment> segment) {
                   .segment = segment->info.segment,
                   .location = options.location,
                   .bytes = segment->info.bytes};
+  if (segment->memfd != nullptr) ++memfds;
   if (segment->spillable()) {
     segment->lru = lru.insert(lru.end(), segment.get());
     segment->in_lru = true;
@@ -235,6 +237,20 @@ void StoreState::Free(JobId job, bool any_job, std::span<const SegmentId> ids) {
     if (at == segments.end() || (!any_job && at->second->index.job != job)) continue;
     std::shared_ptr<Segment> segment = std::move(at->second);
     segments.erase(at);
+    Forget(std::move(segment), &dead);
+  }
+}
+
+void StoreState::FreeWhere(const std::function<bool(const Segment&)>& matches) {
+  std::vector<std::shared_ptr<const void>> dead;
+  std::lock_guard lock(mutex);
+  for (auto at = segments.begin(); at != segments.end();) {
+    if (!matches(*at->second)) {
+      ++at;
+      continue;
+    }
+    std::shared_ptr<Segment> segment = std::move(at->second);
+    at = segments.erase(at);
     Forget(std::move(segment), &dead);
   }
 }

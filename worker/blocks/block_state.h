@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -89,6 +90,7 @@ struct StoreState : std::enable_shared_from_this<StoreState> {
   Result<std::shared_ptr<const SegmentLease>> Lease(JobId job, const TaskAttempt& producer, SegmentId id);
   void EndLease(Segment* segment);
   void Free(JobId job, bool any_job, std::span<const SegmentId> ids);
+  void FreeWhere(const std::function<bool(const Segment&)>& matches);
   std::string NewPath();
 
   const StoreOptions options;
@@ -102,6 +104,7 @@ struct StoreState : std::enable_shared_from_this<StoreState> {
   std::list<Segment*> lru;          // unleased segments in memory, the least recently used first
   std::uint64_t next_id = 1;
   std::uint64_t spills_running = 0;
+  std::uint64_t memfds = 0;         // segments that hold a descriptor
   StoreStats stats;
 
  private:

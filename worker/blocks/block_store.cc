@@ -168,9 +168,7 @@ Result<std::unique_ptr<BlockStore>> BlockStore::Open(StoreOptions options) {
 }
 
 BlockStore::~BlockStore() {
-  std::vector<SegmentId> all;
-  for (const HeldSegment& held : List()) all.push_back(held.info.segment);
-  impl_->state->Free({}, true, all);
+  impl_->state->FreeWhere([](const Segment&) { return true; });
 }
 
 Result<std::unique_ptr<dag::SegmentWriter>> BlockStore::NewSegment(TaskAttempt producer, std::uint32_t parts) {
@@ -227,10 +225,26 @@ Status BlockStore::Free(std::span<const SegmentId> segments) {
 void BlockStore::FreeOf(JobId job, std::span<const SegmentId> segments) { impl_->state->Free(job, false, segments); }
 
 void BlockStore::FreeJob(JobId job) {
-  std::vector<SegmentId> segments;
-  for (const HeldSegment& held : List())
-    if (held.job == job) segments.push_back(held.info.segment);
-  FreeOf(job, segments);
+  impl_->state->FreeWhere([job](const Segment& segment) { return segment.index.job == job; });
+}
+
+void BlockStore::FreeAttempt(JobId job, const TaskAttempt& producer, SegmentId keep) {
+  impl_->state->FreeWhere([&](const Segment& segment) {
+    return segment.index.job == job && segment.index.producer == producer && segment.info.segment != keep;
+  });
+}
+
+std::optional<HeldSegment> BlockStore::Find(JobId job, const TaskAttempt& producer, SegmentId segment) const {
+  std::lock_guard lock(impl_->state->mutex);
+  auto at = impl_->state->segments.find(segment);
+  if (at == impl_->state->segments.end() || at->second->index.job != job || at->second->index.producer != producer) return std::nullopt;
+  return HeldSegment{job, at->second->ref, at->second->info};
+}
+
+void BlockStore::ReportLost(JobId job, const TaskAttempt& producer, SegmentId segment) {
+  if (!Find(job, producer, segment)) return;
+  FreeOf(job, std::span(&segment, 1));
+  if (impl_->state->options.on_lost) impl_->state->options.on_lost(job, segment);
 }
 
 std::vector<HeldSegment> BlockStore::List() const {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct SegmentIndex;
 
 struct StoreOptions {
   std::uint64_t memory_bytes_max = 1ull << 30;
+  std::uint64_t descriptors_max = 8192;  // adopted segments in memory hold one descriptor each; beyond this they spill
   std::string spill_dir;  // created 0700; leftovers of dead owners are removed at start
   JobId job;              // of segments that NewSegment makes (embedded: the one job)
   std::string location;   // what SegmentRef.location of own segments says; empty: this process
@@ -79,10 +81,17 @@ class BlockStore final : public dag::BlockReader, public dag::BlockWriter {
   Result<std::shared_ptr<const SegmentLease>> Lease(JobId job, const TaskAttempt& producer, SegmentId segment);
 
   // Unknown segments are passed over: a free may be told twice.
+  // What Lease() would find; nullopt otherwise.
+  std::optional<HeldSegment> Find(JobId job, const TaskAttempt& producer, SegmentId segment) const;
+  // To be called when a run file turns out to be unreadable: the segment is freed and on_lost told.
+  void ReportLost(JobId job, const TaskAttempt& producer, SegmentId segment);
+
   Status Free(std::span<const SegmentId> segments);
   // Frees only what belongs to `job`: ids that an untrusting caller got from elsewhere.
   void FreeOf(JobId job, std::span<const SegmentId> segments);
   void FreeJob(JobId job);
+  // Frees what `producer` of `job` made, except `keep`: leftovers of an attempt that did not finish, or that sealed more than it reported.
+  void FreeAttempt(JobId job, const TaskAttempt& producer, SegmentId keep = {});
   std::vector<HeldSegment> List() const;
   StoreStats stats() const;
 

@@ -1,0 +1,120 @@
+// What a block service and its readers say to each other, over a Unix or a TCP socket, and the blocking socket calls under it.
+//
+//   service -> reader   nonce                                   (16 bytes, at once)
+//   reader -> service   magic, job, nonce, proof                (72 bytes; nothing is read before the proof is checked)
+//   service -> reader   proof                                   (or the connection ends)
+//   then any number of  request frame -> response frame [data]
+//
+//   frame = kind u32 | length u32 | XXH3 of the payload u64 | payload
+//
+// The proofs are HMACs with the job's token (rpc/frame.h): neither side shows the token to a peer that does not have it.
+//
+// Thread rule: one connection, one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "worker/blocks/segment_format.h"
+#include "worker/blocks/unique_fd.h"
+
+namespace ropewalk::blocks {
+
+enum class WireKind : std::uint32_t {
+  kAdopt = 1,        // Unix only; the sealed memfd travels with it: producer -> SegmentInfo
+  kOpenLocal = 2,    // Unix only: SegmentQuery -> lease id, entries; the segment's descriptor travels with the answer
+  kRelease = 3,      // Unix only, no answer: lease id
+  kOpenRemote = 4,   // SegmentQuery -> entries, then as data the first extents up to window_bytes
+  kRead = 5,         // producer, segment, ranges -> the bytes as data
+  kOk = 100,
+  kError = 101,      // a Status
+};
+
+inline constexpr std::uint32_t kRequestBytesMax = 64u << 10;
+inline constexpr std::uint32_t kResponseBytesMax = (1u << 30);  // an index of kExtentsMax entries fits
+inline constexpr std::size_t kRangesMax = 1024;                 // of one kRead
+inline constexpr std::size_t kNonceBytesOnWire = 16, kProofBytes = 32;
+
+struct SegmentQuery {
+  TaskAttempt producer;
+  SegmentId segment;
+  std::uint32_t first = 0, count = 0;    // parts
+  std::uint64_t window_bytes = 0;        // kOpenRemote: how much data to send at once
+};
+// The entries that one request may ask for starting at `at`, wherever they lie: up to `window_bytes` and kRangesMax, at least one. 0 at the end.
+std::size_t GatherLength(std::span<const ExtentEntry> entries, std::size_t at, std::uint64_t window_bytes);
+struct ByteRange {
+  std::uint64_t offset = 0, length = 0;
+};
+
+struct WireFrame {
+  WireKind kind = WireKind::kError;
+  std::string payload;
+  UniqueFd fd;  // that came along
+};
+
+// What goes over one connected socket. All calls block, bounded by the socket's time-outs; kUnavailable (BLK20) when the peer is gone or too slow.
+Status SendBytes(int fd, std::string_view bytes, bool more = false);
+Status ReceiveBytes(int fd, std::span<std::byte> out);
+Status SendWireFrame(int fd, WireKind kind, std::string_view payload, int passed_fd = -1, bool more = false);
+// kResourceExhausted (BLK21) for a payload above `bytes_max`, kDataLoss (BLK22) for a damaged one.
+Result<WireFrame> ReceiveWireFrame(int fd, std::uint32_t bytes_max);
+void SetTimeouts(int fd, std::int64_t receive_ms, std::int64_t send_ms);
+
+// The reader's half of the handshake. kUnauthenticated (BLK23): the service does not know the job or the token.
+Status ProveToken(int fd, JobId job, std::string_view token);
+// The service's half: `token_of` gives the job's token, or "" for a job that it does not know.
+template <class TokenOf>
+Result<JobId> CheckToken(int fd, TokenOf token_of);
+
+std::string EncodeStatus(const Status& status);
+Status DecodeStatus(std::string_view bytes);  // never OK
+std::string EncodeProducer(const TaskAttempt& producer);
+std::string EncodeQuery(const SegmentQuery& query);
+Result<TaskAttempt> DecodeProducer(std::string_view bytes);
+Result<SegmentQuery> DecodeQuery(std::string_view bytes);
+std::string EncodeRead(const TaskAttempt& producer, SegmentId segment, std::span<const ByteRange> ranges);
+struct ReadRequest {
+  TaskAttempt producer;
+  SegmentId segment;
+  std::vector<ByteRange> ranges;
+};
+Result<ReadRequest> DecodeRead(std::string_view bytes);
+std::string EncodeInfo(const dag::SegmentInfo& info);
+Result<dag::SegmentInfo> DecodeInfo(std::string_view bytes);
+// The answer to an open: a lease id (0: none), how many data bytes follow the frame, and the entries.
+std::string EncodeOpened(std::uint64_t lease, std::uint64_t data_bytes, std::span<const ExtentEntry> entries);
+struct Opened {
+  std::uint64_t lease = 0, data_bytes = 0;
+  std::vector<ExtentEntry> entries;
+};
+Result<Opened> DecodeOpened(std::string_view bytes);
+
+// ---- handshake, the service's half ---------------------------------------------------------------------------------------------------
+struct HandshakeHello {
+  JobId job;
+  std::string nonce, proof;
+};
+Result<std::string> SendGreeting(int fd);  // the service's nonce
+Result<HandshakeHello> ReceiveHello(int fd);
+bool ProofMatches(const HandshakeHello& hello, std::string_view token, std::string_view nonce);
+Status SendProof(int fd, const HandshakeHello& hello, std::string_view token, std::string_view nonce);
+
+template <class TokenOf>
+Result<JobId> CheckToken(int fd, TokenOf token_of) {
+  ASSIGN_OR_RETURN(std::string nonce, SendGreeting(fd));
+  ASSIGN_OR_RETURN(HandshakeHello hello, ReceiveHello(fd));
+  const std::string token = token_of(hello.job);
+  // An unknown job takes the same way as a wrong token: its answer must not tell which jobs there are.
+  const bool matches = ProofMatches(hello, token, nonce);
+  if (token.empty() || !matches) return Status(Code::kUnauthenticated, "BLK23", "a reader of blocks has the wrong token");
+  RETURN_IF_ERROR(SendProof(fd, hello, token, nonce));
+  return hello.job;
+}
+
+}  // namespace ropewalk::blocks
