@@ -39,6 +39,8 @@ std::shared_ptr<const FilePartitions> Session::ListFiles(const InputPaths& paths
   Result<storage::InputListing> listing = storage::DecodeListing(bytes);
   if (!listing.ok()) context_->Fail(listing.status());
   for (const storage::InputFile& file : listing->files) context_->AddInputPath(file.path);
+  // As typed too: an output below a folder that is read would be input of the next run, though no file of it is listed yet.
+  for (const std::string& path : paths.paths()) context_->AddInputPath(path.starts_with('/') ? path : settings().work_dir + "/" + path);
   return Partition(*std::move(listing), settings(), record_bytes);
 }
 

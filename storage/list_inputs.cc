@@ -70,7 +70,7 @@ class Lister {
     }
     if (faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0) return Unreadable(errno, path);
     if (listing_->files.size() >= kFilesMax)
-      return Status(Code::kInvalid, "IO01", "more than " + std::to_string(kFilesMax) + " input files", "", "join small files, or run several jobs");
+      return Status(Code::kInvalid, "IO01", "more than " + std::to_string(kFilesMax) + " input files", "the plan of a job holds them all", "join small files, or run several jobs");
     listing_->files.push_back({path, static_cast<std::uint64_t>(info.st_size), info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec, CompressionOf(path)});
     return {};
   }
@@ -117,7 +117,7 @@ Status NotFound(const std::string& pattern, const std::string& path) {
 
 Status ListPattern(const std::string& pattern, const std::string& work_dir, InputListing* listing) {
   if (pattern.empty() || pattern.find('\0') != std::string::npos)
-    return Status(Code::kInvalid, "IO01", "input " + QuotedPath(pattern) + " is no path", "", "give a file, a folder or a pattern");
+    return Status(Code::kInvalid, "IO01", "input " + QuotedPath(pattern) + " is no path", "it is empty or holds a NUL", "give a file, a folder or a pattern");
   std::string local = pattern.starts_with("file:///") ? pattern.substr(7) : pattern;
   std::string path = Tidy(local[0] == '/' ? local : work_dir + "/" + local);
   struct stat info;

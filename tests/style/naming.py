@@ -47,7 +47,7 @@ def check_file(root, path, offend):
                 offend("STYLE05", path, number, f"{TOO_NEW.search(code)[0]}: use fmt, loops, __builtin_FILE/LINE, Result")
             if product and UNWANTED.search(code):
                 offend("STYLE06", path, number, f"{UNWANTED.search(code)[0]} has no place here")
-            if path.endswith(".h") and re.match(r"\s*using namespace\b", code):
+            if path.endswith(".h") and re.match(r"using namespace\b", code):
                 offend("STYLE04", path, number, "using namespace in a header")
     if path.endswith(".h"):
         if "#pragma once" not in lines:

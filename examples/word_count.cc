@@ -1,0 +1,8 @@
+// How often does each word occur?   word_count INPUT OUTPUT
+#include <ropewalk/ropewalk.h>
+
+int main(int argc, char** argv) {
+  auto job = ropewalk::Init(argc, argv);
+  if (argc != 3) return 2;
+  job.ReadLines(argv[1]).FlatMap(ropewalk::Words).CountByKey().WriteText(argv[2]);
+}
