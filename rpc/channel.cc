@@ -138,17 +138,16 @@ Result<std::unique_ptr<Channel>> Channel::Connect(const std::string& address, co
   if (channel == nullptr) {
     return Status(Code::kUnavailable, "NET01", "cannot reach " + address, last.why(), "is the master running there? check the address");
   }
-  const auto refused = [&](const Status& status) {
+  const auto unavailable = [&](const Status& status) {
     if (status.code() != Code::kUnavailable && status.code() != Code::kDeadlineExceeded) return status.WithContext(address);
-    if (status.code() == Code::kDeadlineExceeded)
-      return Status(Code::kUnavailable, "NET01", "no greeting from " + address, "it took the connection and said nothing", "is it a ropewalk master?");
-    return Status(Code::kUnauthenticated, "AUTH01", address + " refused our token",
-                  "it ended the connection during the handshake", "give the master's token file with --token-file or ROPEWALK_TOKEN_FILE");
+    const bool silent = status.code() == Code::kDeadlineExceeded;
+    return Status(Code::kUnavailable, "NET01", "no greeting from " + address, silent ? "it took the connection and said nothing" : status.why(),
+                  "is it a ropewalk master? it may be starting, or have too many connections: try again");
   };
   const std::string nonce = NewNonce();
   RETURN_IF_ERROR(channel->Send(FrameKind::kAuth, Encode(AuthHello{role, nonce})));
   auto frame = channel->Receive(deadline.left_ms());
-  if (!frame.ok()) return refused(frame.status());
+  if (!frame.ok()) return unavailable(frame.status());
   ASSIGN_OR_RETURN(AuthChallenge challenge, DecodeAuthChallenge(frame->payload));
   if (!EqualInConstantTime(challenge.proof, AuthProof(token, "server", role, nonce, challenge.nonce))) {
     return Status(Code::kUnauthenticated, "AUTH01", address + " does not know our token", "the token is of another cluster, or it is not our master",
@@ -156,7 +155,11 @@ Result<std::unique_ptr<Channel>> Channel::Connect(const std::string& address, co
   }
   RETURN_IF_ERROR(channel->Send(FrameKind::kAuth, AuthProof(token, "client", role, nonce, challenge.nonce)));
   frame = channel->Receive(deadline.left_ms());
-  if (!frame.ok()) return refused(frame.status());
+  if (!frame.ok()) return unavailable(frame.status());
+  if (frame->kind == FrameKind::kAuth) {
+    return Status(Code::kUnauthenticated, "AUTH01", address + " refused our token", "it is not for the role \"" + role + "\"",
+                  "give the master's token file with --token-file or ROPEWALK_TOKEN_FILE");
+  }
   if (frame->kind != FrameKind::kAuthOk) {
     return Status(Code::kVersionSkew, "RPC03", address + " answered our proof with something else", "it speaks another version of the protocol",
                   "run the same version of ropewalk on both sides");

@@ -63,7 +63,7 @@ class FrameDecoder {
 //   client -> server  kAuth   version u8, role, client nonce
 //   server -> client  kAuth   server nonce, HMAC(token, "server" | role | both nonces)
 //   client -> server  kAuth   HMAC(token, "client" | role | both nonces)
-//   server -> client  kAuthOk (or the connection ends)
+//   server -> client  kAuthOk; or an empty kAuth: refused
 inline constexpr std::size_t kNonceBytes = 16;
 struct AuthHello {
   std::string role;

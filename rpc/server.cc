@@ -226,7 +226,15 @@ Async<void> Server::Impl::Serve(ConnectionPtr c) {
       status = co_await ReadLoop(c, &decoder);
     }
   }
-  End(*c, status);
+  if (!c->authenticated && status.code() == Code::kUnauthenticated && !c->ended) {
+    // Said outright: a client must be able to tell a wrong token (never try again) from a master that dies just now (try again).
+    c->closing = true;
+    c->reason = status;
+    Queue(*c, FrameKind::kAuth, {});
+    StartWriter(c);
+  } else {
+    End(*c, status);
+  }
   if (!c->authenticated) {
     --unauthenticated;
     ++totals.refused_total;

@@ -1,0 +1,273 @@
+// Group commit, job logs and records, each by itself.
+#include <algorithm>
+#include <random>
+
+#include "base/random.h"
+#include "master/daemon/committer.h"
+#include "master/daemon/convert.h"
+#include "master/daemon/job_logs.h"
+#include "master/daemon/record_store.h"
+#include "tests/unit/master_fixture.h"
+
+namespace ropewalk::master {
+namespace {
+
+TEST(Committer, NothingIsDoneBeforeWhatItFollowsIsDurable) {
+  const std::uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  Random random(seed);
+  rpc::EventLoop loop;
+  std::vector<std::string> disk;
+  std::mutex mutex;
+  std::atomic<std::size_t> durable{0};
+  std::size_t commits = 0;
+  {
+    Committer committer(loop,
+                        {.write =
+                             [&](CommitBatch& batch) {
+                               std::this_thread::sleep_for(std::chrono::microseconds(300));
+                               std::lock_guard lock(mutex);
+                               for (std::string& record : batch.records) disk.push_back(record);
+                               durable = disk.size();
+                               return Status();
+                             },
+                         .snapshot = {},
+                         .failed = [](const Status& status) { ADD_FAILURE() << status.ToString(); }},
+                        ~0ull);
+    std::size_t added = 0, synced = 0, acts = 0, wanted_acts = 0, last = 0;
+    std::function<void()> burst = [&] {
+      for (std::uint64_t n = random.Between(1, 8); n-- > 0;) {
+        if (random.OneIn(2)) {
+          const bool sync = random.OneIn(3);
+          committer.AddRecord(std::to_string(added++), sync);
+          if (sync) synced = added;
+        } else {
+          ++wanted_acts;
+          committer.Then([&, needs = synced, order = wanted_acts] {
+            EXPECT_GE(durable, needs);
+            EXPECT_EQ(order, ++last);
+            ++acts;
+          });
+        }
+      }
+      committer.Pump();
+    };
+    for (int i = 0; i < 2'000; ++i) loop.Post(burst);
+    std::function<void()> check = [&] { committer.idle() ? loop.Stop() : loop.Post(check); };
+    loop.Post(check);
+    loop.Run();
+    commits = committer.commits();
+    EXPECT_EQ(acts, wanted_acts);
+    ASSERT_EQ(disk.size(), added);  // the lazy ones too
+    for (std::size_t i = 0; i < added; ++i) ASSERT_EQ(disk[i], std::to_string(i));
+  }
+  EXPECT_LT(commits, 1'000u);  // shared
+}
+
+TEST(Committer, AFailedWriteIsTheEnd) {
+  rpc::EventLoop loop;
+  int writes = 0, failures = 0, acts = 0;
+  Committer committer(loop,
+                      {.write =
+                           [&](CommitBatch&) {
+                             ++writes;
+                             return Status(Code::kResourceExhausted, "T1", "disk full");
+                           },
+                       .snapshot = {},
+                       .failed =
+                           [&](const Status& status) {
+                             ++failures;
+                             EXPECT_EQ(status.tag(), "T1");
+                             loop.Post([&] {
+                               committer.AddRecord("b", true);
+                               committer.Then([&] { ++acts; });
+                               committer.Pump();
+                               loop.After(50, [&] { loop.Stop(); });
+                             });
+                           }},
+                      ~0ull);
+  committer.AddRecord("a", true);
+  committer.Then([&] { ++acts; });
+  committer.Pump();
+  loop.Run();
+  EXPECT_EQ(writes, 1);
+  EXPECT_EQ(failures, 1);
+  EXPECT_EQ(acts, 0);
+}
+
+TEST(RecordStore, SmallAndLargeRecordsComeBackAndSnapshotsDropFiles) {
+  TempFolder folder;
+  const std::string large(200'000, 'l'), other(70'000, 'o');
+  {
+    auto store = RecordStore::Open(folder.path());
+    ASSERT_TRUE(store.ok()) << store.status().ToString();
+    EXPECT_EQ(*(*store)->NextEpoch(), 1u);
+    std::vector<std::string> records{"a", large, "", large, other};
+    ASSERT_TRUE((*store)->Append(records).ok());
+    EXPECT_EQ((*store)->large_files(), 2u);  // equal bytes are one file
+  }
+  std::vector<std::string> read;
+  const auto collect = [&](std::string record) {
+    read.push_back(std::move(record));
+    return Status();
+  };
+  auto store = RecordStore::Open(folder.path());
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  EXPECT_EQ(*(*store)->NextEpoch(), 2u);
+  ASSERT_TRUE((*store)->Replay(collect).ok());
+  EXPECT_EQ(read, (std::vector<std::string>{"a", large, "", large, other}));
+  std::vector<std::string> state{"state", other}, after{"later"};
+  ASSERT_TRUE((*store)->Snapshot(state).ok());
+  EXPECT_EQ((*store)->large_files(), 1u);
+  ASSERT_TRUE((*store)->Append(after).ok());
+  read.clear();
+  ASSERT_TRUE((*store)->Replay(collect).ok());
+  EXPECT_EQ(read, (std::vector<std::string>{"state", other, "later"}));
+}
+
+class LogsTest : public testing::Test {
+ protected:
+  void SetUp() override { Open({}); }
+  void Open(JobLogLimits limits) {
+    logs_.reset();
+    auto logs = JobLogs::Open(folder_.path() + "/j", limits);
+    ASSERT_TRUE(logs.ok()) << logs.status().ToString();
+    logs_ = *std::move(logs);
+  }
+  std::string Read(LogStream stream) { return *logs_->Read(stream, 0, 1 << 30); }
+  std::string Shown() {
+    logs_->Synced(logs_->file(LogStream::kDriver)->size());
+    return Read(LogStream::kDriver);
+  }
+  TempFolder folder_;
+  std::unique_ptr<JobLogs> logs_;
+};
+
+TEST_F(LogsTest, NothingIsShownBeforeItIsSynced) {
+  ASSERT_TRUE(logs_->NameDriver(ExecutorId{1}).ok());
+  ASSERT_TRUE(logs_->Stdout(ExecutorId{1}, 0, "hello").ok());
+  EXPECT_EQ(Read(LogStream::kDriver), "");
+  EXPECT_EQ(Shown(), "hello");
+}
+
+TEST_F(LogsTest, AReplacementContinuesWhereTheDriverEnded) {
+  ExecutorId a{1}, b{2};
+  ASSERT_TRUE(logs_->NameDriver(a).ok());
+  ASSERT_TRUE(logs_->Stdout(b, 0, "0123").ok());  // ahead of the driver: kept
+  ASSERT_TRUE(logs_->Stdout(a, 0, "01").ok());
+  EXPECT_EQ(Shown(), "01");
+  logs_->Exited(a);
+  ASSERT_TRUE(logs_->NameDriver(b).ok());
+  EXPECT_EQ(Shown(), "0123");
+  ASSERT_TRUE(logs_->Stdout(b, 2, "2345").ok());  // a repetition and more
+  EXPECT_EQ(Shown(), "012345");
+  EXPECT_EQ(logs_->Stdout(b, 99, "x").status().tag(), "MASTER05");
+  Open({});  // the master starts again
+  ASSERT_TRUE(logs_->NameDriver(ExecutorId{3}).ok());
+  ASSERT_TRUE(logs_->Stdout(ExecutorId{3}, 0, "01234567").ok());
+  EXPECT_EQ(Shown(), "01234567");
+  ExecutorId who;
+  std::uint64_t where = 0;
+  EXPECT_FALSE(logs_->TakeDifference(&who, &where));
+  ASSERT_TRUE(logs_->Stdout(ExecutorId{4}, 0, "0123X567").ok());
+  ASSERT_TRUE(logs_->TakeDifference(&who, &where));
+  EXPECT_EQ(who, ExecutorId{4});
+  EXPECT_EQ(where, 4u);
+  EXPECT_EQ(Shown(), "01234567");
+}
+
+TEST_F(LogsTest, AnExecutorThatRunsFarAheadIsHeldBackUntilTheDriverComes) {
+  Open({.ahead_bytes = 100});
+  ExecutorId driver{1}, fast{2};
+  ASSERT_TRUE(logs_->NameDriver(driver).ok());
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += static_cast<char>('a' + i % 26);
+  auto acks = logs_->Stdout(fast, 0, text);
+  ASSERT_EQ(acks->size(), 1u);
+  EXPECT_EQ(acks->front().offset, 100u);
+  acks = logs_->Stdout(driver, 0, text.substr(0, 250));
+  ASSERT_EQ(acks->size(), 2u);
+  EXPECT_EQ(acks->at(0).offset, 250u);
+  EXPECT_EQ(acks->at(1).executor, fast);
+  EXPECT_EQ(acks->at(1).offset, 300u);
+  logs_->Exited(driver);
+  ASSERT_TRUE(logs_->NameDriver(fast).ok());
+  EXPECT_EQ(Shown(), text);
+}
+
+// Whatever the interleaving, replacements and restarts: what is shown is the stream, once.
+TEST_F(LogsTest, RandomReplacementsShowTheStreamOnce) {
+  const std::uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  Random random(seed);
+  std::string text;
+  for (int i = 0; i < 3'000; ++i) text += random.OneIn(9) ? '\n' : static_cast<char>('a' + random.Below(26));
+  JobLogLimits limits{.ahead_bytes = 200};
+  Open(limits);
+  std::map<ExecutorId, std::size_t> sent, acked;
+  std::uint64_t next = 1;
+  std::size_t shown_before = 0;
+  const auto note = [&](const Result<std::vector<JobLogs::Ack>>& acks) {
+    ASSERT_TRUE(acks.ok()) << acks.status().ToString();
+    for (const auto& ack : *acks) {
+      EXPECT_GT(ack.offset, acked[ack.executor]);
+      acked[ack.executor] = ack.offset;
+    }
+  };
+  for (int step = 0; step < 100'000 && Shown() != text; ++step) {
+    ASSERT_TRUE(text.starts_with(Shown()));
+    ASSERT_GE(Shown().size(), shown_before);
+    shown_before = Shown().size();
+    if (sent.empty() || random.OneIn(60)) sent[ExecutorId{next++}] = 0;
+    auto at = std::next(sent.begin(), static_cast<std::ptrdiff_t>(random.Below(sent.size())));
+    if (random.OneIn(400)) {
+      Open(limits);
+      sent.clear();
+      acked.clear();
+    } else if (random.OneIn(80)) {
+      logs_->Exited(at->first);
+      sent.erase(at);
+    } else if (!sent.contains(logs_->driver())) {
+      note(logs_->NameDriver(at->first));
+    } else if (at->second - acked[at->first] < 500) {  // the worker's window
+      const std::size_t n = std::min<std::size_t>(random.Between(1, 60), text.size() - at->second);
+      note(logs_->Stdout(at->first, at->second, text.substr(at->second, n)));
+      at->second += n;
+    }
+  }
+  EXPECT_EQ(Shown(), text);
+  std::string log = Read(LogStream::kExecutor);
+  EXPECT_TRUE(log.empty() || log.starts_with("["));
+}
+
+TEST_F(LogsTest, StreamsAreBoundedAndLinesOfExecutorsWhole) {
+  Open({.stdout_bytes = 50, .other_bytes = 1'000});
+  ASSERT_TRUE(logs_->NameDriver(ExecutorId{1}).ok());
+  ASSERT_TRUE(logs_->Stdout(ExecutorId{1}, 0, std::string(80, 'x')).ok());
+  EXPECT_EQ(Shown(), std::string(50, 'x'));
+  EXPECT_NE(Read(LogStream::kStderr).find("reached its limit"), std::string::npos);
+  ASSERT_TRUE(logs_->Stderr(ExecutorId{2}, "half").ok());
+  ASSERT_TRUE(logs_->Stderr(ExecutorId{3}, "other\n").ok());
+  ASSERT_TRUE(logs_->Stderr(ExecutorId{2}, " line\nlast").ok());
+  logs_->Exited(ExecutorId{2});
+  EXPECT_EQ(Read(LogStream::kExecutor), "[3] other\n[2] half line\n[2] last\n");
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(logs_->Stderr(ExecutorId{3}, std::string(200, 'y') + "\n").ok());
+  EXPECT_LT(Read(LogStream::kExecutor).size(), 1'200u);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(logs_->Event("{\"event\":\"task_lost\"}").ok());
+  EXPECT_LT(Read(LogStream::kEvents).size(), 1'200u);
+}
+
+TEST(Convert, VersionsOfWorkersAndJobs) {
+  EXPECT_EQ(ParseGlibc("2.36"), 2036u);
+  EXPECT_EQ(ParseGlibc("2.4"), 2004u);
+  EXPECT_LT(ParseGlibc("2.4"), ParseGlibc("2.36"));
+  EXPECT_EQ(ParseGlibc("musl"), 0u);
+  EXPECT_EQ(ParseGlibc(""), 0u);
+  EXPECT_EQ(ParseGlibc("2.99999"), 0u);
+  EXPECT_EQ(ParseCpuLevel("x86-64-v3"), 3u);
+  EXPECT_EQ(ParseCpuLevel("x86-64-v"), 0u);
+  EXPECT_EQ(ParseCpuLevel("arm"), 0u);
+}
+
+}  // namespace
+}  // namespace ropewalk::master
