@@ -1,0 +1,139 @@
+#include "cli/job_view.h"
+
+#include "base/escape.h"
+#include "base/job_name.h"
+#include "cli/print.h"
+#include "dag/wire/wire.h"
+#include "job/progress.h"
+#include "job/report.h"
+#include "proto/client.pb.h"
+
+namespace ropewalk::cli {
+namespace {
+
+std::string Name(const wire::JobState& job) { return JobName(JobId{job.job()}); }
+
+std::int64_t RunningMs(const wire::JobState& job, std::int64_t now_us) {
+  if (job.submitted_us() == 0) return 0;
+  return ((job.finished_us() != 0 ? job.finished_us() : now_us) - job.submitted_us()) / 1000;
+}
+
+std::string Progress(const wire::JobState& job) {
+  if (IsOver(job)) return "-";
+  std::uint64_t tasks = 0, done = 0;
+  for (const wire::StageState& stage : job.stages()) tasks += stage.tasks(), done += stage.done();
+  return tasks == 0 ? "-" : std::to_string(done) + "/" + std::to_string(tasks);
+}
+
+std::string StageJson(const wire::StageState& stage) {
+  return JsonObject()
+      .Text("name", stage.name())
+      .Number("tasks", stage.tasks())
+      .Number("done", stage.done())
+      .Number("running", stage.running())
+      .Number("lost", stage.lost())
+      .str();
+}
+
+std::string JobJson(const wire::JobState& job, std::int64_t now_us) {
+  JsonObject out;
+  out.Text("job", Name(job)).Text("name", job.name()).Text("user", job.user()).Text("phase", job.phase());
+  out.Number("submitted_us", job.submitted_us()).Number("finished_us", job.finished_us()).Number("duration_ms", RunningMs(job, now_us));
+  out.Number("main_exit", job.main_exit()).Number("action", static_cast<std::int64_t>(job.action())).Text("action_name", job.action_name());
+  std::vector<std::string> stages, reasons;
+  for (const wire::StageState& stage : job.stages()) stages.push_back(StageJson(stage));
+  for (const std::string& reason : job.pending_reasons()) reasons.push_back(JsonString(reason));
+  out.Raw("stages", JsonArray(stages)).Raw("pending_reasons", JsonArray(reasons));
+  Status end = IsOver(job) ? EndOf(job) : Status();
+  if (!end.ok()) {
+    std::string error = job::ErrorJson(end);  // {"error":{...}}: its inside
+    out.Raw("error", error.substr(9, error.size() - 10));
+  }
+  return out.str();
+}
+
+}  // namespace
+
+bool IsOver(const wire::JobState& job) { return job.phase() == "succeeded" || job.phase() == "failed" || job.phase() == "cancelled"; }
+
+Status EndOf(const wire::JobState& job) {
+  if (job.phase() == "succeeded") return {};
+  Status failure = dag::FromWire(job.failure());
+  if (!failure.ok()) return failure;
+  if (job.phase() == "cancelled") return Status(Code::kCancelled, "JOB01", "job " + Name(job) + " was cancelled");
+  return Status(Code::kUserError, "JOB02", "main of job " + Name(job) + " returned " + std::to_string(job.main_exit()),
+                "a job whose main does not return 0 has failed", "`ropewalk logs " + Name(job) + "` shows what it said");
+}
+
+std::string ShowJobs(const wire::JobList& jobs, job::OutputForm form, std::int64_t now_us) {
+  std::vector<std::vector<std::string>> rows;
+  std::vector<std::string> objects;
+  for (const wire::JobState& job : jobs.jobs()) {
+    rows.push_back({Name(job), job.phase(), Progress(job), HumanTime(job.submitted_us()), HumanDuration(RunningMs(job, now_us)), EscapeForLog(job.user(), 32), EscapeForLog(job.name(), 64)});
+    objects.push_back(JobJson(job, now_us));
+  }
+  return Listing(form, "jobs", {"JOB", "PHASE", "TASKS", "SUBMITTED", "TIME", "USER", "NAME"}, rows, objects);
+}
+
+std::string ShowJob(const wire::JobState& job, job::OutputForm form, std::int64_t now_us) {
+  if (form != job::OutputForm::kTable) return JobJson(job, now_us) + "\n";
+  std::string out = "job        " + Name(job) + "  " + EscapeForLog(job.name()) + "\nphase      " + job.phase() + "\nuser       " + EscapeForLog(job.user()) +
+                    "\nsubmitted  " + HumanTime(job.submitted_us()) + "\ntime       " + HumanDuration(RunningMs(job, now_us)) + "\n";
+  if (job.action() != 0) out += "action     " + std::to_string(job.action()) + "  " + EscapeForLog(job.action_name()) + "\n";
+  for (const std::string& reason : job.pending_reasons()) out += "waits for  " + EscapeForLog(reason) + "\n";
+  if (job.stages_size() > 0) {
+    std::vector<std::vector<std::string>> rows;
+    for (const wire::StageState& stage : job.stages()) {
+      rows.push_back({std::to_string(stage.done()) + "/" + std::to_string(stage.tasks()), std::to_string(stage.running()), std::to_string(stage.lost()), EscapeForLog(stage.name())});
+    }
+    out += "\n" + Table({"DONE", "RUNNING", "LOST", "STAGE"}, rows);
+  }
+  Status end = IsOver(job) ? EndOf(job) : Status();
+  if (!end.ok()) out += "\n" + end.ToString() + "\n";
+  return out;
+}
+
+std::string ShowWorkers(const wire::WorkerList& workers, job::OutputForm form) {
+  std::vector<std::vector<std::string>> rows;
+  std::vector<std::string> objects;
+  for (const wire::WorkerState& worker : workers.workers()) {
+    std::string id = "w" + std::to_string(worker.worker());
+    rows.push_back({id, EscapeForLog(worker.state(), 32), std::to_string(worker.busy()) + "/" + std::to_string(worker.slots()),
+                    job::HumanBytes(static_cast<double>(worker.memory_bytes())), job::HumanBytes(static_cast<double>(worker.blocks_bytes())),
+                    EscapeForLog(worker.address(), 64), EscapeForLog(worker.name(), 64)});
+    objects.push_back(JsonObject()
+                          .Text("worker", id)
+                          .Text("name", worker.name())
+                          .Text("address", worker.address())
+                          .Text("state", worker.state())
+                          .Number("slots", worker.slots())
+                          .Number("busy", worker.busy())
+                          .Number("memory_bytes", static_cast<std::int64_t>(worker.memory_bytes()))
+                          .Number("blocks_bytes", static_cast<std::int64_t>(worker.blocks_bytes()))
+                          .str());
+  }
+  return Listing(form, "workers", {"WORKER", "STATE", "BUSY", "MEMORY", "BLOCKS", "ADDRESS", "NAME"}, rows, objects);
+}
+
+std::string ShowPlan(const wire::JobState& job, job::OutputForm form) {
+  if (form != job::OutputForm::kTable) {
+    std::vector<std::string> reasons;
+    for (const std::string& reason : job.pending_reasons()) reasons.push_back(JsonString(reason));
+    return JsonObject()
+               .Text("job", Name(job))
+               .Text("phase", job.phase())
+               .Number("action", static_cast<std::int64_t>(job.action()))
+               .Text("action_name", job.action_name())
+               .Text("plan", job.plan_text())
+               .Raw("pending_reasons", JsonArray(reasons))
+               .str() +
+           "\n";
+  }
+  std::string out = Name(job) + " " + job.phase() + (job.action() == 0 ? "" : ", action " + std::to_string(job.action()) + " " + EscapeForLog(job.action_name())) + "\n";
+  out += job.plan_text().empty() ? "no plan yet: its main has not reached an action\n" : job.plan_text();
+  if (out.back() != '\n') out += '\n';
+  for (const std::string& reason : job.pending_reasons()) out += "waits for: " + EscapeForLog(reason) + "\n";
+  return out;
+}
+
+}  // namespace ropewalk::cli

@@ -1,0 +1,173 @@
+#include "cli/launch.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include "base/nearest.h"
+#include "cli/settings.h"
+#include "storage/io_error.h"
+
+namespace ropewalk::cli {
+namespace {
+
+using storage::QuotedPath;
+
+const std::vector<std::string>& BuiltIns() {
+  static const std::vector<std::string> names = {"wordcount", "sort", "grep"};
+  return names;
+}
+
+struct LaunchFlag {
+  const char* flag;
+  const char* variable;
+  bool has_value;
+};
+constexpr LaunchFlag kFlags[] = {
+    {"--master", "ROPEWALK_MASTER", true},         {"--token-file", "ROPEWALK_TOKEN_FILE", true}, {"--detach", "ROPEWALK_DETACH", false},
+    {"--name", "ROPEWALK_NAME", true},             {"--threads", "ROPEWALK_THREADS", true},       {"--memory", "ROPEWALK_MEMORY", true},
+    {"--partitions", "ROPEWALK_PARTITIONS", true}, {"--verify", "ROPEWALK_VERIFY", true},         {"--output", "ROPEWALK_OUTPUT", true},
+};
+
+// Takes our flags out of what follows the job's name, up to a "--". Every launch flag may stand there as well as before the name.
+Status TakeFlags(std::vector<std::string>* args, std::vector<std::pair<std::string, std::string>>* environment) {
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < args->size(); ++i) {
+    const std::string& arg = (*args)[i];
+    if (arg == "--") {
+      kept.insert(kept.end(), args->begin() + static_cast<std::ptrdiff_t>(i), args->end());
+      break;
+    }
+    std::string flag = arg.substr(0, arg.find('='));
+    auto known = std::find_if(std::begin(kFlags), std::end(kFlags), [&](const LaunchFlag& f) { return flag == f.flag; });
+    bool attached = flag.size() < arg.size();
+    if (known == std::end(kFlags) || (attached && !known->has_value)) {
+      kept.push_back(arg);
+      continue;
+    }
+    std::string value = "1";
+    if (known->has_value && !attached && i + 1 >= args->size()) return Status(Code::kInvalid, "CLI02", flag + " needs a value", "it is the last argument", "give it one");
+    if (known->has_value) value = attached ? arg.substr(flag.size() + 1) : (*args)[i + 1];
+    // The built-in jobs spell their output folder -o or --output: only our three words are ours.
+    job::OutputForm form;
+    if (flag == "--output" && !ParseOutputForm(value, &form)) {
+      kept.push_back(arg);
+      continue;
+    }
+    if (known->has_value && !attached) ++i;
+    environment->emplace_back(known->variable, value);
+  }
+  *args = std::move(kept);
+  return {};
+}
+
+bool IsFile(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+}
+
+Status CheckExecutable(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) {
+    int error = errno;
+    std::string fix = "check the path";
+    if (path.find('/') == std::string::npos) {
+      std::string near = NearestName(path, BuiltIns());
+      fix = near.empty() ? "there are wordcount, sort and grep; your own executable needs its path" : "did you mean \"" + near + "\"?";
+    }
+    Status why = storage::IoError(error, "", "");
+    return Status(Code::kNotFound, "CLI03", "there is no job " + QuotedPath(path), "it is no built-in job, and as a path: " + why.why(), fix);
+  }
+  if (S_ISDIR(info.st_mode)) return Status(Code::kInvalid, "CLI04", QuotedPath(path) + " cannot be executed", "it is a folder", "name the executable in it");
+  if (access(path.c_str(), X_OK) != 0)
+    return Status(Code::kInvalid, "CLI04", QuotedPath(path) + " cannot be executed", storage::IoError(errno, "", "").why(), "is it a job's executable? chmod +x it");
+  return {};
+}
+
+}  // namespace
+
+Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, const std::string& jobs_binary) {
+  const bool cluster = invocation.verb == "submit";
+  const std::string self = "ropewalk " + invocation.verb;
+  std::vector<std::string> args = invocation.launch;
+  if (args.empty()) return Status(Code::kInvalid, "CLI02", self + ": which job?", "", "`" + self + " wordcount INPUT... -o OUT`, or the path of your executable");
+  std::string name = args.front();
+  if (name.size() > 1 && name[0] == '-') {
+    std::vector<std::string> flags = {"--help", "--config"};
+    for (const LaunchFlag& flag : kFlags) flags.push_back(flag.flag);
+    std::string near = NearestName(name.substr(0, name.find('=')), flags);
+    return Status(Code::kInvalid, "CLI01", self + ": unknown flag \"" + name + "\"", "", near.empty() ? "`" + self + " --help` shows what it takes" : "did you mean \"" + near + "\"?");
+  }
+  args.erase(args.begin());
+
+  Launch launch;
+  if (invocation.output != job::OutputForm::kTable)
+    launch.environment.emplace_back("ROPEWALK_OUTPUT", invocation.output == job::OutputForm::kJson ? "json" : "jsonl");
+  launch.environment.insert(launch.environment.end(), invocation.launch_environment.begin(), invocation.launch_environment.end());
+  std::vector<std::pair<std::string, std::string>> after_name;
+  RETURN_IF_ERROR(TakeFlags(&args, &after_name));
+  if (cluster) {
+    launch.environment.emplace_back("ROPEWALK_MASTER", config.Text("client.master"));
+    launch.environment.emplace_back("ROPEWALK_TOKEN_FILE", TokenFile(config, "client"));
+  } else {
+    // A master in the environment is for `submit`: `run` is this process.
+    for (const char* variable : {"ROPEWALK_MASTER", "ROPEWALK_DETACH"}) launch.environment.emplace_back(variable, "");
+    for (const auto& [variable, value] : after_name) {
+      if (variable == "ROPEWALK_MASTER" || variable == "ROPEWALK_DETACH" || variable == "ROPEWALK_TOKEN_FILE")
+        return Status(Code::kInvalid, "CLI02", "ropewalk run has no master", "it runs the job in this process", "use `ropewalk submit`");
+    }
+  }
+  launch.environment.insert(launch.environment.end(), after_name.begin(), after_name.end());
+
+  bool built_in = std::find(BuiltIns().begin(), BuiltIns().end(), name) != BuiltIns().end();
+  if (built_in) {
+    launch.path = jobs_binary;
+    launch.argv = {jobs_binary, name};
+  } else {
+    RETURN_IF_ERROR(CheckExecutable(name));
+    launch.path = name.find('/') == std::string::npos ? "./" + name : name;
+    launch.argv = {launch.path};
+    // The "--" was for us. Init() would take flags of its own names out of what follows, so it stays where one of those follows it.
+    auto border = std::find(args.begin(), args.end(), "--");
+    bool needed = border != args.end() && std::any_of(border + 1, args.end(), [](const std::string& arg) {
+                    return std::any_of(std::begin(kFlags), std::end(kFlags), [&](const LaunchFlag& f) { return arg.substr(0, arg.find('=')) == f.flag; });
+                  });
+    if (border != args.end() && !needed) args.erase(border);
+  }
+  launch.argv.insert(launch.argv.end(), args.begin(), args.end());
+  return launch;
+}
+
+Result<std::string> FindJobsBinary() {
+  char self[PATH_MAX];
+  ssize_t length = readlink("/proc/self/exe", self, sizeof self);
+  std::string folder(self, static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+  folder.resize(folder.rfind('/') == std::string::npos ? 0 : folder.rfind('/'));
+  for (const char* place : {"/ropewalk-jobs", "/../libexec/ropewalk/ropewalk-jobs"})
+    if (IsFile(folder + place)) return folder + place;
+  return Status(Code::kNotFound, "CLI05", "the built-in jobs are not installed", "no ropewalk-jobs in " + QuotedPath(folder) + " or ../libexec/ropewalk",
+                "install the whole package, or build the target ropewalk-jobs");
+}
+
+Status Exec(const Launch& launch) {
+  for (const auto& [variable, value] : launch.environment) {
+    if (value.empty()) {
+      unsetenv(variable.c_str());
+    } else {
+      setenv(variable.c_str(), value.c_str(), 1);
+    }
+  }
+  std::vector<char*> argv;
+  for (const std::string& arg : launch.argv) argv.push_back(const_cast<char*>(arg.c_str()));
+  argv.push_back(nullptr);
+  execv(launch.path.c_str(), argv.data());
+  return Status(Code::kInvalid, "CLI04", QuotedPath(launch.path) + " cannot be executed", storage::IoError(errno, "", "").why(), "is it an executable for this machine?");
+}
+
+}  // namespace ropewalk::cli

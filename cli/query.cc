@@ -1,0 +1,191 @@
+#include "cli/query.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "base/escape.h"
+#include "base/job_name.h"
+#include "cli/job_view.h"
+#include "cli/settings.h"
+#include "job/client/master_link.h"
+#include "job/report.h"
+#include "proto/client.pb.h"
+#include "rpc/channel.h"
+#include "storage/io_error.h"
+
+namespace ropewalk::cli {
+namespace {
+
+constexpr std::uint32_t kPollMs = 10'000;
+constexpr std::uint32_t kFollowMs = 200;  // two streams are followed in turn
+
+std::int64_t MonotonicMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+std::int64_t NowUs() { return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+Status WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    ssize_t n = write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return storage::IoError(errno, "CLI06", fd == STDOUT_FILENO ? "cannot write to stdout" : "cannot write to stderr");
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return {};
+}
+
+class Query {
+ public:
+  Query(const Invocation& invocation, job::MasterLinkOptions options) : invocation_(invocation), link_(std::move(options)) {}
+
+  Result<int> Run() {
+    const std::string& verb = invocation_.verb;
+    if (verb == "job list") return List();
+    if (verb == "worker list") return Workers();
+    auto job = ParseJobName(invocation_.job_name);
+    if (!job) {
+      return Status(Code::kNotFound, "CLI07", "\"" + EscapeForLog(invocation_.job_name, 64) + "\" is no job", "a job is called like j-7f3",
+                    "`ropewalk job list` shows them");
+    }
+    job_ = *job;
+    if (verb == "job cancel") return Cancel();
+    if (verb == "job wait") return Wait();
+    if (verb == "logs") return Logs();
+    auto state = Ask(0, 0);
+    if (!state.ok()) return state.status();
+    return Print(verb == "explain" ? ShowPlan(*state, invocation_.output) : ShowJob(*state, invocation_.output, NowUs()));
+  }
+
+ private:
+  Result<int> Print(const std::string& text) {
+    RETURN_IF_ERROR(WriteAll(STDOUT_FILENO, text));
+    return 0;
+  }
+
+  Result<int> List() {
+    wire::ClientRequest request;
+    request.mutable_list_jobs()->set_limit(invocation_.limit);
+    ASSIGN_OR_RETURN(wire::ClientResponse response, link_.Call(&request));
+    return Print(ShowJobs(response.job_list(), invocation_.output, NowUs()));
+  }
+
+  Result<int> Workers() {
+    wire::ClientRequest request;
+    request.mutable_list_workers();
+    ASSIGN_OR_RETURN(wire::ClientResponse response, link_.Call(&request));
+    return Print(ShowWorkers(response.worker_list(), invocation_.output));
+  }
+
+  Result<wire::JobState> Ask(std::uint64_t version, std::uint32_t wait_ms) {
+    wire::ClientRequest request;
+    request.mutable_job_query()->set_job(job_.value);
+    request.mutable_job_query()->set_version(version);
+    request.mutable_job_query()->set_wait_ms(wait_ms);
+    ASSIGN_OR_RETURN(wire::ClientResponse response, link_.Call(&request, wait_ms));
+    return std::move(*response.mutable_job_state());
+  }
+
+  Result<int> Cancel() {
+    wire::ClientRequest request;
+    request.mutable_cancel_job()->set_job(job_.value);
+    ASSIGN_OR_RETURN(wire::ClientResponse response, link_.Call(&request));
+    (void)response;
+    // It may have ended by itself before: say what is true.
+    ASSIGN_OR_RETURN(wire::JobState state, Ask(0, 0));
+    if (invocation_.output != job::OutputForm::kTable) return Print(ShowJob(state, invocation_.output, NowUs()));
+    std::string name = JobName(job_);
+    return Print(IsOver(state) ? "job " + name + " is over: " + state.phase() + "\n" : "job " + name + " is being cancelled\n");
+  }
+
+  Result<int> Wait() {
+    std::int64_t give_up_ms = invocation_.timeout_ms < 0 ? -1 : MonotonicMs() + invocation_.timeout_ms;
+    for (std::uint64_t version = 0;;) {
+      std::int64_t left_ms = give_up_ms < 0 ? kPollMs : std::max<std::int64_t>(give_up_ms - MonotonicMs(), 0);
+      ASSIGN_OR_RETURN(wire::JobState state, Ask(version, static_cast<std::uint32_t>(std::min<std::int64_t>(left_ms, kPollMs))));
+      if (IsOver(state)) {
+        Status end = EndOf(state);
+        if (invocation_.output != job::OutputForm::kTable) {
+          RETURN_IF_ERROR(WriteAll(STDOUT_FILENO, ShowJob(state, invocation_.output, NowUs())));
+        } else if (end.ok()) {
+          RETURN_IF_ERROR(WriteAll(STDOUT_FILENO, "job " + JobName(job_) + " succeeded\n"));
+        }
+        if (!end.ok()) job::PrintError(end, invocation_.output);
+        return ExitCode(end.code());
+      }
+      version = state.version();
+      if (give_up_ms >= 0 && MonotonicMs() >= give_up_ms) {
+        return Status(Code::kDeadlineExceeded, "CLI08", "job " + JobName(job_) + " is not over after " + std::to_string(invocation_.timeout_ms) + " ms",
+                      "it is " + state.phase(), "wait longer; `ropewalk job show " + JobName(job_) + "` shows what it does");
+      }
+    }
+  }
+
+  struct Stream {
+    std::string name;
+    int fd;
+    std::uint64_t offset = 0;
+    bool end = false;
+  };
+
+  // Prints what is there; waits up to `wait_ms` for more.
+  Status Copy(Stream* stream, std::uint32_t wait_ms) {
+    while (true) {
+      wire::ClientRequest request;
+      request.mutable_read_log()->set_job(job_.value);
+      request.mutable_read_log()->set_stream(stream->name);
+      request.mutable_read_log()->set_offset(stream->offset);
+      request.mutable_read_log()->set_wait_ms(wait_ms);
+      ASSIGN_OR_RETURN(wire::ClientResponse response, link_.Call(&request, wait_ms));
+      const wire::LogChunk& chunk = response.log_chunk();
+      RETURN_IF_ERROR(WriteAll(stream->fd, chunk.data()));
+      stream->offset = chunk.next_offset();
+      stream->end = chunk.end();
+      if (chunk.end() || chunk.data().empty()) return {};
+      wait_ms = 0;
+    }
+  }
+
+  Result<int> Logs() {
+    std::vector<Stream> streams;
+    if (invocation_.stream.empty()) {
+      streams = {{"driver", STDOUT_FILENO}, {"stderr", STDERR_FILENO}};
+    } else {
+      streams = {{invocation_.stream, STDOUT_FILENO}};
+    }
+    while (true) {
+      bool end = true;
+      for (Stream& stream : streams) {
+        if (stream.end) continue;
+        RETURN_IF_ERROR(Copy(&stream, !invocation_.follow ? 0 : streams.size() == 1 ? kPollMs : kFollowMs));
+        end = end && stream.end;
+      }
+      if (end || !invocation_.follow) return 0;
+    }
+  }
+
+  const Invocation& invocation_;
+  job::MasterLink link_;
+  JobId job_;
+};
+
+}  // namespace
+
+Result<int> RunQuery(const Invocation& invocation, const Config& config) {
+  auto token = rpc::ReadTokenFile(TokenFile(config, "client"));
+  if (!token.ok()) return token.status();
+  job::MasterLinkOptions options;
+  options.address = config.Text("client.master");
+  options.token = *token;
+  if (invocation.timeout_ms >= 0) {
+    options.first_connect_ms = static_cast<int>(std::min<std::int64_t>(options.first_connect_ms, invocation.timeout_ms));
+    options.reconnect_ms = static_cast<int>(std::min<std::int64_t>(options.reconnect_ms, invocation.timeout_ms));
+  }
+  return Query(invocation, std::move(options)).Run();
+}
+
+}  // namespace ropewalk::cli

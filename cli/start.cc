@@ -1,0 +1,105 @@
+#include "cli/start.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "cli/dev_cluster.h"
+#include "cli/settings.h"
+#include "rpc/address.h"
+#include "storage/io_error.h"
+#if ROPEWALK_HAS_MASTER
+#include "master/daemon/master.h"
+#endif
+#if ROPEWALK_HAS_WORKER
+#include "worker/daemon/worker.h"
+#endif
+
+namespace ropewalk::cli {
+namespace {
+
+// All folders of a path; daemons make only the last one themselves, so that a typing mistake does not create a tree. The home folder is ours.
+Status MakeParents(const std::string& path) {
+  for (std::size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+    if (mkdir(path.substr(0, slash).c_str(), 0700) == 0 || errno == EEXIST) continue;
+    Status why = storage::IoError(errno, "CLI09", "cannot make the folder " + storage::QuotedPath(path.substr(0, slash)));
+    return Status(Code::kUserError, why.tag(), why.what(), why.why(), why.fix());
+  }
+  return {};
+}
+
+Status StartMaster(const Invocation& invocation, const Config& config) {
+  RETURN_IF_ERROR(RefuseOpenAddress(config.Text("master.listen")));
+  std::string folder = StateFolder(config, "master");
+  RETURN_IF_ERROR(MakeParents(folder));
+  RETURN_IF_ERROR(MakeParents(TokenFile(config, "master")));
+#if ROPEWALK_HAS_MASTER
+  master::MasterOptions options;
+  options.state_dir = folder;
+  options.listen_address = config.Text("master.listen");
+  options.token_file = TokenFile(config, "master");
+  options.on_listening = [&](const std::string& address) {
+    std::printf("master listens on %s; token file %s; state in %s\n  start a worker:  ropewalk start worker --join %s --token-file %s\n", address.c_str(),
+                options.token_file.c_str(), options.state_dir.c_str(), address.c_str(), options.token_file.c_str());
+    std::fflush(stdout);
+    if (invocation.ready_fd < 0) return;
+    std::string line = address + "\n";
+    if (write(invocation.ready_fd, line.data(), line.size()) < 0) std::perror("ropewalk: ready-fd");
+    close(invocation.ready_fd);
+  };
+  return master::RunMaster(options);
+#else
+  (void)invocation;
+  return Status(Code::kInvalid, "CLI10", "this build has no master", "", "build all targets");
+#endif
+}
+
+Status StartWorker(const Config& config) {
+  RETURN_IF_ERROR(RefuseOpenAddress(config.Text("worker.listen")));
+  std::uint64_t slots = config.Number("worker.slots");
+  if (slots > 1024) return Status(Code::kInvalid, "SPEC02", "worker.slots " + std::to_string(slots) + " is not possible", "", "give at most 1024");
+  std::string folder = StateFolder(config, "worker");
+  RETURN_IF_ERROR(MakeParents(folder));
+#if ROPEWALK_HAS_WORKER
+  worker::WorkerOptions options;
+  options.master_address = config.Text("worker.join");
+  options.token_file = TokenFile(config, "worker");
+  options.name = config.Text("worker.name");
+  options.slots = static_cast<std::uint32_t>(slots);
+  options.memory_bytes = config.Number("worker.memory");
+  options.state_dir = folder;
+  options.data_address = config.Text("worker.listen");
+  options.on_registered = [master = options.master_address](WorkerId worker) {
+    std::printf("worker w%llu has joined %s\n", static_cast<unsigned long long>(worker.value), master.c_str());
+    std::fflush(stdout);
+  };
+  return worker::RunWorker(options);
+#else
+  return Status(Code::kInvalid, "CLI10", "this build has no worker", "", "build all targets");
+#endif
+}
+
+}  // namespace
+
+Status RefuseOpenAddress(const std::string& address) {
+  ASSIGN_OR_RETURN(std::vector<rpc::SocketAddress> candidates, rpc::ResolveAddress(address));
+  for (const rpc::SocketAddress& candidate : candidates) {
+    if (candidate.is_loopback()) continue;
+    return Status(Code::kInvalid, "SEC01", "refused to listen on " + address, "it can be reached from other machines, and without TLS credentials whoever can read the network could submit jobs",
+                  "listen on 127.0.0.1, and forward the port through SSH where needed");
+  }
+  return {};
+}
+
+Status Start(const Invocation& invocation, const Config& config) {
+  if (invocation.verb == "start master") return StartMaster(invocation, config);
+  if (invocation.verb == "start dev") {
+    ASSIGN_OR_RETURN(DevOptions options, DevOptionsOf(config));
+    return RunDevCluster(options);
+  }
+  return StartWorker(config);
+}
+
+}  // namespace ropewalk::cli

@@ -1,0 +1,209 @@
+// The command line as values: verbs, flags, suggestions, and what `run` and `submit` start.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "cli/invocation.h"
+#include "cli/launch.h"
+#include "cli/settings.h"
+
+namespace ropewalk::cli {
+namespace {
+
+using Args = std::vector<std::string>;
+
+Invocation Parsed(const Args& args) {
+  auto parsed = ParseArguments(args);
+  EXPECT_TRUE(parsed.ok()) << parsed.status().ToString();
+  return parsed.ok() ? *parsed : Invocation();
+}
+
+TEST(Arguments, Verbs) {
+  for (const Args& args : {Args{"start", "dev"}, {"start", "master"}, {"start", "worker"}, {"job", "list"}, {"worker", "list"}, {"config", "show"}, {"version"}}) {
+    std::string verb = args[0] + (args.size() > 1 ? " " + args[1] : "");
+    EXPECT_EQ(Parsed(args).verb, verb);
+  }
+  Invocation wait = Parsed({"job", "wait", "j-7f3", "--timeout", "1.5", "--output", "jsonl"});
+  EXPECT_EQ(wait.verb, "job wait");
+  EXPECT_EQ(wait.job_name, "j-7f3");
+  EXPECT_EQ(wait.timeout_ms, 1500);
+  EXPECT_EQ(wait.output, job::OutputForm::kJsonLines);
+  Invocation logs = Parsed({"logs", "-f", "--stream=events", "j-1", "--master", "m:1"});
+  EXPECT_TRUE(logs.follow);
+  EXPECT_EQ(logs.stream, "events");
+  ASSERT_EQ(logs.flags.size(), 1u);
+  EXPECT_EQ(logs.flags[0].name, "client.master");
+  EXPECT_EQ(logs.flags[0].origin, "flag --master");
+}
+
+TEST(Arguments, HelpAndVersionAreText) {
+  Invocation help = Parsed({"start", "worker", "--help"});
+  EXPECT_EQ(help.verb, "");
+  EXPECT_NE(help.text.find("ropewalk start worker"), std::string::npos) << help.text;
+  EXPECT_NE(help.text.find("--join"), std::string::npos) << help.text;
+  EXPECT_EQ(Parsed({"--version"}).text.substr(0, 9), "ropewalk ");
+}
+
+struct Wrong {
+  Args args;
+  std::string what, fix;
+};
+
+TEST(Arguments, MistakesAreNamedWithTheNearestName) {
+  const Wrong table[] = {
+      {{}, "ropewalk", "--help"},
+      {{"strat", "dev"}, "unknown command \"strat\"", "\"start\""},
+      {{"start", "deb"}, "unknown command \"deb\"", "\"dev\""},
+      {{"start"}, "ropewalk start", "ropewalk start --help"},
+      {{"job", "list", "--limt", "3"}, "unknown flag \"--limt\"", "\"--limit\""},
+      {{"job", "list", "--limt=3"}, "unknown flag \"--limt\"", "\"--limit\""},
+      {{"job", "list", "more"}, "unknown argument \"more\"", "ropewalk job list --help"},
+      {{"job", "list", "--limit", "x"}, "--limit", "ropewalk job list --help"},
+      {{"job", "show"}, "JOB", "ropewalk job show --help"},
+      {{"job", "list", "--output", "xml"}, "--output", "ropewalk job list --help"},
+      {{"logs", "j-1", "--stream", "x"}, "--stream", "ropewalk logs --help"},
+      {{"logs", "j-1", "--master"}, "--master", "ropewalk logs --help"},
+  };
+  for (const Wrong& wrong : table) {
+    auto parsed = ParseArguments(wrong.args);
+    ASSERT_FALSE(parsed.ok()) << wrong.what;
+    EXPECT_EQ(parsed.status().code(), Code::kInvalid);
+    EXPECT_EQ(parsed.status().tag(), "CLI01");
+    EXPECT_NE(parsed.status().what().find(wrong.what), std::string::npos) << parsed.status().ToString();
+    EXPECT_NE(parsed.status().fix().find(wrong.fix), std::string::npos) << parsed.status().ToString();
+  }
+}
+
+TEST(Arguments, OutputFormOfAFailureIsGuessed) {
+  EXPECT_EQ(GuessOutputForm({"job", "lst", "--output=json"}), job::OutputForm::kJson);
+  EXPECT_EQ(GuessOutputForm({"--output", "jsonl"}), job::OutputForm::kJsonLines);
+  EXPECT_EQ(GuessOutputForm({"run", "x", "--", "--output", "json"}), job::OutputForm::kTable);
+}
+
+class LaunchTest : public testing::Test {
+ protected:
+  LaunchTest() {
+    char name[] = "/tmp/ropewalk-launch-XXXXXX";
+    root_ = mkdtemp(name);
+    std::ofstream(root_ + "/job") << "#!/bin/sh\n";
+    chmod((root_ + "/job").c_str(), 0755);
+    std::ofstream(root_ + "/data") << "x";
+  }
+  ~LaunchTest() override { std::filesystem::remove_all(root_); }
+  Result<Launch> Plan(const Args& args) {
+    auto invocation = ParseArguments(args);
+    if (!invocation.ok()) return invocation.status();
+    auto config = LoadConfig(*invocation);
+    if (!config.ok()) return config.status();
+    return PlanLaunch(*invocation, *config, "/bin/ropewalk-jobs");
+  }
+  Args Argv(const Args& args) {
+    auto launch = Plan(args);
+    EXPECT_TRUE(launch.ok()) << launch.status().ToString();
+    return launch.ok() ? launch->argv : Args();
+  }
+  std::map<std::string, std::string> Environment(const Args& args) {
+    auto launch = Plan(args);
+    EXPECT_TRUE(launch.ok()) << launch.status().ToString();
+    std::map<std::string, std::string> all;
+    if (launch.ok())
+      for (const auto& [name, value] : launch->environment) all[name] = value;
+    return all;
+  }
+  std::string root_;
+};
+
+TEST_F(LaunchTest, BuiltInJobsGetTheirArguments) {
+  EXPECT_EQ(Argv({"run", "wordcount", "a", "b", "-o", "out", "--top", "3"}), (Args{"/bin/ropewalk-jobs", "wordcount", "a", "b", "-o", "out", "--top", "3"}));
+  EXPECT_EQ(Argv({"run", "--threads", "2", "sort", "-i", "in", "--output", "out"}), (Args{"/bin/ropewalk-jobs", "sort", "-i", "in", "--output", "out"}));
+  EXPECT_EQ(Argv({"run", "grep", "-o", "out", "--", "--name", "in"}), (Args{"/bin/ropewalk-jobs", "grep", "-o", "out", "--", "--name", "in"}));
+  EXPECT_EQ(Argv({"run", "sort", "in", "-o", "job", "--output", "json"}), (Args{"/bin/ropewalk-jobs", "sort", "in", "-o", "job"}));
+  EXPECT_EQ(Argv({"run", "wordcount", "--help"}), (Args{"/bin/ropewalk-jobs", "wordcount", "--help"}));
+  EXPECT_EQ(Argv({"run", "wordcount", "job", "list"}), (Args{"/bin/ropewalk-jobs", "wordcount", "job", "list"})) << "verbs of ours are names there";
+}
+
+TEST_F(LaunchTest, FlagsBeforeAndAfterTheNameMeanTheSame) {
+  for (const Args& args : {Args{"run", "--threads", "2", "--memory", "1G", "--name", "n", "sort", "in"}, {"run", "sort", "--threads=2", "in", "--memory", "1G", "--name", "n"}}) {
+    auto environment = Environment(args);
+    EXPECT_EQ(environment["ROPEWALK_THREADS"], "2");
+    EXPECT_EQ(environment["ROPEWALK_MEMORY"], "1G");
+    EXPECT_EQ(environment["ROPEWALK_NAME"], "n");
+    EXPECT_EQ(environment["ROPEWALK_MASTER"], "") << "taken out: run is this process";
+  }
+  for (const Args& args : {Args{"submit", "--detach", "--master", "m:1", "--token-file", "t", "sort", "in"}, {"submit", "sort", "in", "--detach", "--master=m:1", "--token-file", "t"}}) {
+    auto environment = Environment(args);
+    EXPECT_EQ(environment["ROPEWALK_DETACH"], "1");
+    EXPECT_EQ(environment["ROPEWALK_MASTER"], "m:1");
+    EXPECT_EQ(environment["ROPEWALK_TOKEN_FILE"], "t");
+  }
+  EXPECT_EQ(Environment({"submit", "sort", "in", "--output", "json"})["ROPEWALK_OUTPUT"], "json");
+  EXPECT_EQ(Environment({"submit", "--output", "jsonl", "sort", "in"})["ROPEWALK_OUTPUT"], "jsonl");
+  EXPECT_EQ(Environment({"submit", "sort", "in"})["ROPEWALK_MASTER"], "127.0.0.1:7077");
+  EXPECT_EQ(Plan({"run", "sort", "in", "--master", "m:1"}).status().tag(), "CLI02");
+  EXPECT_EQ(Plan({"run", "sort", "in", "--name"}).status().tag(), "CLI02");
+}
+
+TEST_F(LaunchTest, YourOwnExecutable) {
+  std::string job = root_ + "/job";
+  EXPECT_EQ(Argv({"run", job, "--", "--iters", "20"}), (Args{job, "--iters", "20"}));
+  EXPECT_EQ(Argv({"run", job, "--iters", "20", "--threads", "2"}), (Args{job, "--iters", "20"}));
+  EXPECT_EQ(Argv({"run", job, "--", "--threads", "mine"}), (Args{job, "--", "--threads", "mine"})) << "Init() must not take it";
+  auto old = std::filesystem::current_path();
+  std::filesystem::current_path(root_);
+  EXPECT_EQ(Argv({"run", "job"}), (Args{"./job"}));
+  std::filesystem::current_path(old);
+}
+
+TEST_F(LaunchTest, WhatCannotBeStarted) {
+  Status status = Plan({"run", "wordcuont", "x"}).status();
+  EXPECT_EQ(status.code(), Code::kNotFound);
+  EXPECT_NE(status.fix().find("\"wordcount\""), std::string::npos) << status.ToString();
+  EXPECT_EQ(Plan({"run"}).status().code(), Code::kInvalid);
+  EXPECT_EQ(Plan({"submit", "--"}).status().code(), Code::kInvalid);
+  EXPECT_EQ(Plan({"run", root_ + "/none"}).status().code(), Code::kNotFound);
+  EXPECT_EQ(Plan({"run", root_}).status().tag(), "CLI04");
+  if (geteuid() != 0) {
+    EXPECT_EQ(Plan({"run", root_ + "/data"}).status().tag(), "CLI04");
+  }
+  Status flag = Plan({"run", "--thraeds", "2", "sort"}).status();
+  EXPECT_EQ(flag.tag(), "CLI01");
+  EXPECT_NE(flag.fix().find("--threads"), std::string::npos) << flag.ToString();
+}
+
+TEST_F(LaunchTest, ConfigurationFilesAreReadWithLineAndColumn) {
+  std::string file = root_ + "/r.toml";
+  std::ofstream(file) << "[client]\nmaster = \"file:1\"\n[dev]\nworkers = 3\n";
+  auto config = LoadConfig(Parsed({"config", "show", "--config", file}));
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_EQ(config->Text("client.master"), "file:1");
+  EXPECT_EQ(config->Number("dev.workers"), 3u);
+  EXPECT_EQ(config->Show()[0].origin, file + ":2:1");
+  EXPECT_EQ(Environment({"submit", "--config", file, "sort", "in"})["ROPEWALK_MASTER"], "file:1");
+  setenv("ROPEWALK_MASTER", "env:1", 1);
+  EXPECT_EQ(Environment({"submit", "--config", file, "sort", "in"})["ROPEWALK_MASTER"], "env:1");
+  EXPECT_EQ(Environment({"submit", "--config", file, "--master", "flag:1", "sort", "in"})["ROPEWALK_MASTER"], "flag:1");
+  unsetenv("ROPEWALK_MASTER");
+  struct Bad {
+    const char* text;
+    const char* tag;
+    const char* place;
+  };
+  for (const Bad& bad : {Bad{"[dev]\n\n  workrs = 1\n", "SPEC01", ":3:3: unknown key \"dev.workrs\""}, {"[dev]\nworkers = \"x\"\n", "SPEC02", ":2:1: "},
+                         {"[dev]\nworkers = \n", "SPEC03", ":2:"}, {"[dev]\nworkers = [1]\n", "SPEC03", ":2:1: "}, {"x = 1\n", "SPEC01", ":1:1: "}}) {
+    std::ofstream(file) << bad.text;
+    auto loaded = LoadConfig(Parsed({"config", "show", "--config", file}));
+    ASSERT_FALSE(loaded.ok()) << bad.text;
+    EXPECT_EQ(loaded.status().tag(), bad.tag) << loaded.status().ToString();
+    EXPECT_EQ(loaded.status().code(), Code::kInvalid);
+    EXPECT_NE(loaded.status().what().find(file + bad.place), std::string::npos) << loaded.status().ToString();
+  }
+  EXPECT_EQ(LoadConfig(Parsed({"config", "show", "--config", root_ + "/none"})).status().tag(), "IO01");
+}
+
+}  // namespace
+}  // namespace ropewalk::cli

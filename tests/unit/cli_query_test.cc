@@ -1,0 +1,257 @@
+// The verbs that ask a master, against a small one that is played here: what is printed, and the exit codes.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <thread>
+
+#include "cli/command.h"
+#include "cli/print.h"
+#include "cli/start.h"
+#include "proto/client.pb.h"
+#include "rpc/event_loop.h"
+#include "rpc/server.h"
+
+namespace ropewalk::cli {
+namespace {
+
+constexpr char kToken[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+class FakeMaster : public rpc::ServerHandler {
+ public:
+  FakeMaster() {
+    rpc::ServerOptions options;
+    options.listen_address = "127.0.0.1:0";
+    options.token = kToken;
+    options.roles["client"] = {};
+    auto started = rpc::Server::Start(loop_, std::move(options), this);
+    EXPECT_TRUE(started.ok()) << started.status().ToString();
+    server_ = *std::move(started);
+    address_ = server_->address();
+    thread_ = std::thread([this] { loop_.Run(); });
+  }
+  ~FakeMaster() override {
+    loop_.Stop();
+    thread_.join();
+  }
+  const std::string& address() const { return address_; }
+  std::function<void(const wire::ClientRequest&, wire::ClientResponse*)> answer;  // set before the first request
+
+  void OnConnected(rpc::ConnectionId, const rpc::Peer&) override {}
+  void OnDisconnected(rpc::ConnectionId, const Status&) override {}
+  void OnFrame(rpc::ConnectionId id, rpc::Frame frame) override {
+    wire::ClientRequest request;
+    wire::ClientResponse response;
+    ASSERT_TRUE(request.ParseFromString(frame.payload));
+    response.set_id(request.id());
+    answer(request, &response);
+    server_->Send(id, rpc::FrameKind::kResponse, response.SerializeAsString());
+  }
+
+ private:
+  rpc::EventLoop loop_;
+  std::unique_ptr<rpc::Server> server_;
+  std::string address_;
+  std::thread thread_;
+};
+
+class QueryTest : public testing::Test {
+ protected:
+  QueryTest() {
+    char name[] = "/tmp/ropewalk-query-XXXXXX";
+    root_ = mkdtemp(name);
+    setenv("ROPEWALK_HOME", root_.c_str(), 1);
+    std::ofstream(root_ + "/token") << kToken;
+    std::filesystem::permissions(root_ + "/token", std::filesystem::perms(0600));
+  }
+  ~QueryTest() override { std::filesystem::remove_all(root_); }
+
+  struct Outcome {
+    int code;
+    std::string out, err;
+  };
+  Outcome Run(std::vector<std::string> args, bool with_master = true) {
+    if (with_master) args.insert(args.end(), {"--master", master_.address()});
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    Outcome outcome;
+    outcome.code = RunCommand(args);
+    outcome.out = testing::internal::GetCapturedStdout();
+    outcome.err = testing::internal::GetCapturedStderr();
+    return outcome;
+  }
+  static wire::JobState Job(const std::string& phase) {
+    wire::JobState job;
+    job.set_job(0x7f3);
+    job.set_name("evil\nname\x1b[31m");
+    job.set_user("me");
+    job.set_phase(phase);
+    job.set_version(3);
+    job.set_submitted_us(1'700'000'000'000'000);
+    if (phase == "succeeded" || phase == "failed" || phase == "cancelled") job.set_finished_us(1'700'000'001'500'000);
+    wire::StageState* stage = job.add_stages();
+    stage->set_name("ReadLines > FlatMap");
+    stage->set_tasks(10);
+    stage->set_done(4);
+    stage->set_running(2);
+    job.add_pending_reasons("no worker has joined");
+    job.set_plan_text("the plan\n");
+    return job;
+  }
+  void AnswerJob(const wire::JobState& job) {
+    master_.answer = [job](const wire::ClientRequest& request, wire::ClientResponse* response) {
+      if (request.has_list_jobs()) *response->mutable_job_list()->add_jobs() = job;
+      if (request.has_job_query()) {
+        EXPECT_EQ(request.job_query().job(), 0x7f3u);
+        *response->mutable_job_state() = job;
+      }
+      if (request.has_cancel_job()) response->mutable_ok();
+    };
+  }
+  FakeMaster master_;
+  std::string root_;
+};
+
+TEST_F(QueryTest, ListsAreTablesOrJson) {
+  AnswerJob(Job("running"));
+  Outcome table = Run({"job", "list"});
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_NE(table.out.find("j-7f3  running  4/10"), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find("evil\\nname\\x1b[31m"), std::string::npos) << "a name cannot forge a line: " << table.out;
+  Outcome lines = Run({"job", "list", "--output", "jsonl"});
+  EXPECT_EQ(std::count(lines.out.begin(), lines.out.end(), '\n'), 1) << lines.out;
+  EXPECT_EQ(lines.out.substr(0, 37), "{\"job\":\"j-7f3\",\"name\":\"evil\\nname\\u00") << lines.out;
+  Outcome json = Run({"job", "list", "--output", "json"});
+  EXPECT_EQ(json.out.substr(0, 9), "{\"jobs\":[") << json.out;
+
+  master_.answer = [](const wire::ClientRequest&, wire::ClientResponse* response) {
+    wire::WorkerState* worker = response->mutable_worker_list()->add_workers();
+    worker->set_worker(12);
+    worker->set_name("rack1");
+    worker->set_address("127.0.0.1:9");
+    worker->set_state("ready");
+    worker->set_slots(4);
+    worker->set_busy(1);
+  };
+  EXPECT_NE(Run({"worker", "list"}).out.find("w12     ready  1/4"), std::string::npos) << Run({"worker", "list"}).out;
+  EXPECT_EQ(Run({"worker", "list", "--output", "jsonl"}).out.substr(0, 40), "{\"worker\":\"w12\",\"name\":\"rack1\",\"address\"");
+}
+
+TEST_F(QueryTest, ShowAndExplain) {
+  AnswerJob(Job("running"));
+  Outcome show = Run({"job", "show", "j-7f3"});
+  EXPECT_EQ(show.code, 0);
+  EXPECT_NE(show.out.find("waits for  no worker has joined"), std::string::npos) << show.out;
+  EXPECT_NE(show.out.find("4/10"), std::string::npos) << show.out;
+  EXPECT_NE(Run({"explain", "j-7f3"}).out.find("the plan\n"), std::string::npos);
+  Outcome unknown = Run({"job", "show", "nonsense"});
+  EXPECT_EQ(unknown.code, 3);
+  EXPECT_NE(unknown.err.find("error[CLI07]"), std::string::npos) << unknown.err;
+}
+
+TEST_F(QueryTest, WaitEndsAsTheJobDid) {
+  struct Case {
+    const char* phase;
+    Code code;
+    int main_exit, exit;
+  };
+  for (const Case& c : {Case{"succeeded", Code::kOk, 0, 0}, {"failed", Code::kUserError, 0, 1}, {"failed", Code::kOk, 7, 1}, {"cancelled", Code::kOk, 0, 7},
+                        {"failed", Code::kUnplaceable, 0, 6}, {"failed", Code::kInternal, 0, 70}}) {
+    wire::JobState job = Job(c.phase);
+    job.set_main_exit(c.main_exit);
+    if (c.code != Code::kOk) {
+      job.mutable_failure()->set_code(static_cast<std::uint32_t>(c.code));
+      job.mutable_failure()->set_tag("T01");
+      job.mutable_failure()->set_what("what happened");
+    }
+    AnswerJob(job);
+    Outcome outcome = Run({"job", "wait", "j-7f3"});
+    EXPECT_EQ(outcome.code, c.exit) << outcome.err;
+    EXPECT_EQ(outcome.err.empty(), c.exit == 0) << outcome.err;
+    if (c.code != Code::kOk) {
+      EXPECT_NE(outcome.err.find("error[T01] what happened"), std::string::npos) << outcome.err;
+    }
+  }
+  AnswerJob(Job("running"));
+  Outcome late = Run({"job", "wait", "j-7f3", "--timeout", "0.05"});
+  EXPECT_EQ(late.code, 124) << late.err;
+}
+
+TEST_F(QueryTest, CancelSaysWhatIsTrue) {
+  AnswerJob(Job("running"));
+  EXPECT_EQ(Run({"job", "cancel", "j-7f3"}).out, "job j-7f3 is being cancelled\n");
+  AnswerJob(Job("succeeded"));
+  EXPECT_EQ(Run({"job", "cancel", "j-7f3"}).out, "job j-7f3 is over: succeeded\n");
+}
+
+TEST_F(QueryTest, LogsCopyBothStreamsAndFollowToTheEnd) {
+  const std::map<std::string, std::string> logs = {{"driver", "out 1\nout 2\n"}, {"stderr", "err\n"}, {"events", "{}\n"}};
+  int polls = 0;
+  master_.answer = [&](const wire::ClientRequest& request, wire::ClientResponse* response) {
+    const wire::ReadLog& read = request.read_log();
+    wire::LogChunk* chunk = response->mutable_log_chunk();
+    const std::string& log = logs.at(read.stream());
+    // Five bytes at a time, and now and then nothing yet.
+    std::string data = ++polls % 3 == 0 ? "" : log.substr(read.offset(), 5);
+    chunk->set_data(data);
+    chunk->set_next_offset(read.offset() + data.size());
+    chunk->set_end(read.offset() + data.size() == log.size());
+  };
+  Outcome followed = Run({"logs", "-f", "j-7f3"});
+  EXPECT_EQ(followed.code, 0);
+  EXPECT_EQ(followed.out, logs.at("driver"));
+  EXPECT_EQ(followed.err, logs.at("stderr"));
+  EXPECT_EQ(Run({"logs", "-f", "--stream", "events", "j-7f3"}).out, logs.at("events"));
+}
+
+TEST_F(QueryTest, FailuresHaveThreePartsAndTheirExitCode) {
+  Outcome unreachable = Run({"job", "wait", "j-1", "--timeout", "0.1", "--master", "127.0.0.1:1"}, false);
+  EXPECT_EQ(unreachable.code, 5) << unreachable.err;
+  EXPECT_NE(unreachable.err.find("127.0.0.1:1"), std::string::npos) << unreachable.err;
+  EXPECT_NE(unreachable.err.find("fix: "), std::string::npos) << unreachable.err;
+  std::ofstream(root_ + "/other") << std::string(64, 'a');
+  std::filesystem::permissions(root_ + "/other", std::filesystem::perms(0600));
+  AnswerJob(Job("running"));
+  EXPECT_EQ(Run({"job", "list", "--token-file", root_ + "/other"}).code, 4);
+  std::filesystem::permissions(root_ + "/other", std::filesystem::perms(0644));
+  EXPECT_EQ(Run({"job", "list", "--token-file", root_ + "/other"}).code, 4);
+  Outcome json = Run({"job", "lst", "--output", "json"}, false);
+  EXPECT_EQ(json.code, 2);
+  EXPECT_EQ(json.err.substr(0, 41), "{\"error\":{\"code\":\"invalid\",\"tag\":\"CLI01\",") << json.err;
+  master_.answer = [](const wire::ClientRequest&, wire::ClientResponse* response) {
+    response->mutable_failure()->set_code(static_cast<std::uint32_t>(Code::kNotFound));
+    response->mutable_failure()->set_what("no such job");
+  };
+  EXPECT_EQ(Run({"job", "show", "j-5"}).code, 3);
+}
+
+TEST_F(QueryTest, LocalVerbs) {
+  EXPECT_EQ(Run({"version"}, false).out.substr(0, 9), "ropewalk ");
+  EXPECT_EQ(Run({"version", "--output", "json"}, false).out.substr(0, 12), "{\"version\":\"");
+  EXPECT_NE(Run({"config", "show"}, false).out.find("client.master"), std::string::npos);
+  EXPECT_EQ(Run({}, false).code, 2);
+}
+
+TEST(Start, AnOpenAddressIsRefused) {
+  for (const char* address : {"0.0.0.0:0", "[::]:0"}) {
+    Status status = RefuseOpenAddress(address);
+    EXPECT_EQ(status.tag(), "SEC01") << address << " " << status.ToString();
+    EXPECT_EQ(ExitCode(status.code()), 2);
+  }
+  EXPECT_TRUE(RefuseOpenAddress("127.0.0.1:0").ok());
+  EXPECT_TRUE(RefuseOpenAddress("localhost:0").ok());
+}
+
+TEST(Print, TablesAlignByCharacters) {
+  EXPECT_EQ(Table({"A", "NAME"}, {{"ü", "x"}, {"long", "y"}}), "A     NAME\nü     x\nlong  y\n");
+  EXPECT_EQ(HumanDuration(420), "0.42 s");
+  EXPECT_EQ(HumanDuration(200'000), "3 min 20 s");
+  EXPECT_EQ(HumanDuration(7'500'000), "2 h 5 min");
+}
+
+}  // namespace
+}  // namespace ropewalk::cli
