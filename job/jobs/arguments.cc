@@ -80,6 +80,10 @@ Result<Arguments> ParseArguments(const std::vector<std::string>& args) {
   a.job = args[1];
   if (a.job == "help" || a.job == "--help" || a.job == "-h") return a.job = "help", a;
   if (a.job != "wordcount" && a.job != "grep") return Bad("there is no built-in job " + a.job, "there are wordcount and grep");
+  for (const std::string& arg : args) {
+    if (arg == "--") break;
+    if (arg == "--help" || arg == "-h") return a.job = "help", a;
+  }
   Walker walker(args);
   bool has_pattern = a.job != "grep";
   while (walker.Next()) {
