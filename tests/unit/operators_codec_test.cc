@@ -1,0 +1,177 @@
+// Codec: what goes in comes out, equal keys are equal bytes, and damaged bytes are noticed and never read past.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "dag/codec.h"
+
+namespace user {
+struct Celsius {  // a class with a codec of its own
+  Celsius() = default;
+  explicit Celsius(double d) : degrees_(d) {}
+  double degrees() const { return degrees_; }
+  bool operator==(const Celsius&) const = default;
+
+ private:
+  virtual void NotAnAggregate() const {}
+  double degrees_ = 0;
+};
+void RopewalkEncode(const Celsius& c, ropewalk::ByteWriter& out) { out.Fixed(c.degrees()); }
+void RopewalkDecode(ropewalk::ByteReader& in, Celsius& c) { c = Celsius(in.Fixed<double>()); }
+}  // namespace user
+
+namespace ropewalk::dag {
+namespace {
+
+enum class Colour : std::uint16_t { kRed = 1, kBlue = 900 };
+struct Plain {
+  std::int32_t a, b;
+  bool operator==(const Plain&) const = default;
+};
+struct Padded {
+  std::uint8_t a;
+  double b;
+  std::string c;
+  std::vector<std::string> d;
+  std::optional<Plain> e;
+  bool operator==(const Padded&) const = default;
+};
+struct Pointing {
+  const char* p;
+  std::string s;
+};
+struct Viewing {
+  std::string_view v;
+  int n;
+};
+
+static_assert(Storable<int> && Storable<Colour> && Storable<std::string> && Storable<Plain> && Storable<Padded> && Storable<user::Celsius>);
+static_assert(Storable<std::map<std::string, std::vector<std::pair<int, std::optional<std::string>>>>>);
+static_assert(!Storable<int*> && !Storable<std::string_view> && !Storable<Pointing> && !Storable<Viewing> && !Storable<const int&>);
+static_assert(!Storable<std::pair<int, const char*>> && !Storable<std::unique_ptr<int>>);
+static_assert(std::is_same_v<View<std::string>, std::string_view>);
+static_assert(std::is_same_v<View<std::pair<std::string, std::tuple<int, std::string>>>,
+                             std::pair<std::string_view, std::tuple<int, std::string_view>>>);
+static_assert(std::is_same_v<View<std::vector<std::string>>, std::vector<std::string>>);
+static_assert(std::is_same_v<Owned<const std::pair<std::string_view, int>&>, std::pair<std::string, int>>);
+static_assert(std::is_same_v<Owned<const char*>, std::string>);
+static_assert(Codec<Plain>::kFixed && Codec<Plain>::kFixedBytes == 8 && !Codec<Padded>::kFixed);
+
+template <class T>
+void RoundTrip(const T& value) {
+  std::string bytes = Encode<T>(value);
+  EXPECT_EQ(bytes.size(), Codec<T>::Size(value));
+  auto back = Decode<T>(bytes);
+  ASSERT_TRUE(back.ok()) << back.status().ToString();
+  EXPECT_TRUE(*back == value);
+  ByteReader skip(bytes);
+  Codec<T>::Skip(skip);
+  EXPECT_TRUE(skip.ok() && skip.empty());
+  // The view, and what is kept of it.
+  ByteReader read(bytes);
+  typename Codec<T>::View view{};
+  Codec<T>::Read(read, &view);
+  EXPECT_TRUE(read.ok() && read.empty());
+  EXPECT_EQ(Encode<T>(view), bytes);
+  T kept{};
+  Codec<T>::Assign(&kept, view);
+  EXPECT_TRUE(kept == value);
+  // Cut anywhere it must be noticed; the copy has no byte behind its end, so that ASan sees a read past it.
+  for (std::size_t n = 0; n < bytes.size(); n += 1 + n / 8) {
+    std::unique_ptr<char[]> cut(new char[n]);
+    std::copy_n(bytes.data(), n, cut.get());
+    EXPECT_EQ(Decode<T>({cut.get(), n}).status().code(), Code::kDataLoss);
+  }
+  EXPECT_FALSE(Decode<T>(bytes + "x").ok());
+}
+
+Padded MakePadded() { return {7, -0.5, std::string("c\0d", 3), {"", "x", std::string(300, 'y')}, Plain{1, -2}}; }
+
+TEST(Codec, RoundTripsEveryKindOfType) {
+  RoundTrip<std::int64_t>(-5);
+  RoundTrip<bool>(true);
+  RoundTrip<float>(1.5f);
+  RoundTrip<Colour>(Colour::kBlue);
+  RoundTrip<std::string>("");
+  for (std::size_t n : {1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 127, 128, 129, 16384, 70000}) {
+    std::string s;
+    for (std::size_t i = 0; i < n; ++i) s += static_cast<char>(i * 37);
+    RoundTrip<std::string>(s);
+  }
+  RoundTrip<Plain>({1, 2});
+  RoundTrip<Padded>(MakePadded());
+  RoundTrip<user::Celsius>(user::Celsius(36.6));
+  RoundTrip<std::pair<std::string, int>>({"a", 3});
+  RoundTrip<std::tuple<std::string, Plain, std::optional<std::string>>>({"a", {3, 4}, "b"});
+  RoundTrip<std::optional<std::string>>(std::nullopt);
+  RoundTrip<std::array<std::string, 3>>({"a", "", "ccc"});
+  RoundTrip<std::vector<bool>>({true, false, true});
+  RoundTrip<std::vector<double>>({1, 2, 3});
+  RoundTrip<std::vector<Padded>>({MakePadded(), MakePadded()});
+  RoundTrip<std::map<std::string, std::vector<int>>>({{"a", {1}}, {"b", {}}});
+  RoundTrip<std::unordered_map<std::string, user::Celsius>>({{"a", user::Celsius(1)}, {"b", user::Celsius(2)}});
+  RoundTrip<std::set<int>>({3, 1, 2});
+}
+
+TEST(Codec, EqualKeysAreEqualBytesAndValuesKeepTheirBits) {
+  EXPECT_EQ(EncodeKey<double>(-0.0), EncodeKey<double>(0.0));
+  EXPECT_NE(Encode<double>(-0.0), Encode<double>(0.0));
+  double odd_nan = std::bit_cast<double>(0xfff8000000001234ull);
+  EXPECT_EQ(EncodeKey<double>(odd_nan), EncodeKey<double>(std::nan("")));
+  using Deep = std::vector<std::pair<std::string, std::array<float, 2>>>;
+  EXPECT_EQ(EncodeKey<Deep>(Deep{{"a", {-0.0f, 1}}}), EncodeKey<Deep>(Deep{{"a", {0.0f, 1}}}));
+  EXPECT_EQ(EncodeKey<std::string>("word"), EncodeKey<std::string>(std::string_view("word")));
+  std::unordered_map<int, int> forward, backward;
+  for (int i = 0; i < 100; ++i) forward[i] = i;
+  for (int i = 100; i-- > 0;) backward[i] = i;
+  backward.rehash(1000);
+  using Map = std::unordered_map<int, int>;
+  EXPECT_EQ(EncodeKey<Map>(forward), EncodeKey<Map>(backward));
+  EXPECT_EQ(Encode<Map>(forward), Encode<Map>(backward));
+}
+
+TEST(Codec, PaddedStructsLeaveTheirPaddingOut) {
+  struct Gap {
+    char a;
+    std::int64_t b;
+  };
+  Gap x, y;
+  std::memset(static_cast<void*>(&x), 0x11, sizeof(x));
+  std::memset(static_cast<void*>(&y), 0x22, sizeof(y));
+  x.a = y.a = 'a';
+  x.b = y.b = 5;
+  EXPECT_EQ(EncodeKey<Gap>(x), EncodeKey<Gap>(y));
+  EXPECT_EQ(Codec<Gap>::kFixedBytes, 9u);
+}
+
+TEST(Codec, DamagedBytesAreNeverReadPast) {
+  std::uint32_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  using Deep = std::tuple<std::map<std::string, std::vector<Padded>>, std::vector<std::vector<bool>>, std::vector<user::Celsius>>;
+  Deep deep{{{"k", {MakePadded()}}, {"l", {}}}, {{true}, {}}, {user::Celsius(1)}};
+  const std::string good = Encode<Deep>(deep);
+  for (int round = 0; round < 3000; ++round) {
+    std::string bytes = good;
+    for (int flips = random() % 4 + 1; flips > 0; --flips) bytes[random() % bytes.size()] = static_cast<char>(random());
+    bytes.resize(random() % 2 ? bytes.size() : random() % bytes.size());
+    std::unique_ptr<char[]> exact(new char[bytes.size()]);
+    std::copy(bytes.begin(), bytes.end(), exact.get());
+    std::string_view view(exact.get(), bytes.size());
+    (void)Decode<Deep>(view).ok();  // must return; ASan and UBSan watch
+    ByteReader skip(view);
+    Codec<Deep>::Skip(skip);
+  }
+  // A count that nothing can back.
+  std::string huge;
+  ByteWriter(&huge).Varint(1ull << 60);
+  EXPECT_FALSE(Decode<std::vector<std::string>>(huge).ok());
+  EXPECT_FALSE(Decode<std::vector<double>>(huge).ok());
+  EXPECT_FALSE(Decode<std::string>(huge).ok());
+  using EmptyMap = std::map<Nothing, Nothing>;
+  EXPECT_FALSE(Decode<EmptyMap>(huge).ok());
+}
+
+}  // namespace
+}  // namespace ropewalk::dag
