@@ -33,6 +33,7 @@
 #include "dag/plan/accumulators.h"
 #include "dag/plan/actions.h"
 #include "dag/plan/fingerprint.h"
+#include "dag/plan/groups.h"
 #include "dag/plan/node.h"
 #include "dag/plan/shuffles.h"
 #include "dag/plan/sources.h"
@@ -183,6 +184,57 @@ class Dataset {
     return {node, std::make_shared<DistinctStream<Owned<T>>>(node->stage_id())};
   }
 
+  // (key, value)... -> (key, vector of all its values), in the order of the input. A group must fit into memory: see ReduceGroups.
+  auto GroupByKey(PartitionOptions options = {}, Site site = Site::Here()) const {
+    CheckPair();
+    using K = Owned<typename T::first_type>;
+    using V = Owned<typename T::second_type>;
+    PlanNodePtr node = ShuffleNode<K, V>("GroupByKey", options, site, 0);
+    return Dataset<std::pair<K, std::vector<V>>>(node, std::make_shared<GroupStream<K, V>>(node->stage_id()));
+  }
+
+  // Each group through fn(const Key&, Values<Value>&) -> U, or fn(const Key&, Values<Value>&, Emit<U>), which reads the values once from
+  // front to back, in the order of the input: a group may be larger than memory. Strings among the values are string_views.
+  template <class Fn>
+  auto ReduceGroups(Fn fn, PartitionOptions options = {}, Site site = Site::Here()) const {
+    CheckPair();
+    CheckCallable<Fn>();
+    using K = Owned<typename T::first_type>;
+    using V = Owned<typename T::second_type>;
+    PlanNodePtr node = ShuffleNode<K, V>("ReduceGroups", options, site, CallableHash(fn));
+    return GroupsOf<K, V>(node, std::move(fn));
+  }
+
+  // ReduceGroups with a combiner that runs before the shuffle, as in ReduceByKey: fn sees values that are combined in part.
+  template <class Combine, class Fn>
+  auto CombineGroups(Combine combine, Fn fn, PartitionOptions options = {}, Site site = Site::Here()) const {
+    CheckPair();
+    CheckCallable<Combine>();
+    CheckCallable<Fn>();
+    using K = Owned<typename T::first_type>;
+    using V = Owned<typename T::second_type>;
+    CheckStored<K>();
+    CheckStored<V>();
+    static_assert(kCombines<Combine, V>, "the combiner must be V(V, V), or void(V& accumulated, const V& value), for the values' type V");
+    PlanNodePtr node = NewNode("CombineGroups", site, Partitions(options), HashCombine(TypeHash<K, V>(), HashCombine(CallableHash(combine), CallableHash(fn))));
+    AddAggregateSide<K, V, AddPair>(*node, std::move(combine));
+    return GroupsOf<K, V>(node, std::move(fn));
+  }
+
+  // (key, a) with (key, b) -> (key, (a, b)) for each two whose keys are equal.
+  template <class U, class OtherPipe>
+  auto Join(const Dataset<U, OtherPipe>& other, PartitionOptions options = {}, Site site = Site::Here()) const {
+    CheckPair();
+    static_assert(pipe_internal::Pairlike<U>, "Join: the other dataset must hold std::pair<Key, Value>: use KeyBy, or Map to a pair, first");
+    using K = Owned<typename T::first_type>;
+    using A = Owned<typename T::second_type>;
+    using B = Owned<typename U::second_type>;
+    static_assert(std::is_same_v<K, Owned<typename U::first_type>>, "Join: the keys of both datasets must have the same type");
+    PlanNodePtr node = ShuffleNode<K, A>("Join", options, site, TypeHash<B>());
+    other.template AddShuffleSide<K, B>(*node, 1);
+    return Dataset<std::pair<K, std::pair<A, B>>>(node, std::make_shared<JoinStream<K, A, B>>(node->stage_id(0), node->stage_id(1)));
+  }
+
   // ---- other datasets --------------------------------------------------------------------------------------------------------------
 
   // All records of both, duplicates too: the partitions of this one, then of the other.
@@ -311,6 +363,9 @@ class Dataset {
   }
 
  private:
+  template <class U, class OtherPipe>
+  friend class Dataset;
+
   template <class Fn>
   static constexpr void CheckCallable() {
     static_assert(std::is_copy_constructible_v<Fn>,
@@ -363,13 +418,44 @@ class Dataset {
     node.AddStage(std::move(spec));
   }
 
+  // A map side that combines, and one that does not.
   template <class K, class V, class Adder, class Combine>
-  Dataset<std::pair<K, V>> Aggregate(const char* op, Combine combine, PartitionOptions options, Site site) const {
+  void AddAggregateSide(PlanNode& node, Combine combine) const {
     using Writer = AggregateWriter<K, V, Combine>;
-    PlanNodePtr node = NewNode(op, site, Partitions(options), HashCombine(TypeHash<K, V>(), CallableHash(combine)));
-    AddMapSide<Adder, Writer>(*node, 0, node->partitions(), [combine](const TaskContext& context, SegmentWriter* out, std::uint32_t parts) {
+    AddMapSide<Adder, Writer>(node, 0, node.partitions(), [combine](const TaskContext& context, SegmentWriter* out, std::uint32_t parts) {
       return std::make_unique<Writer>(ShuffleOptionsOf(context, parts), out, combine);
     });
+  }
+  template <class K, class V>
+  void AddShuffleSide(PlanNode& node, std::uint32_t side) const {
+    CheckStored<K>();
+    CheckStored<V>();
+    using Writer = ShuffleWriter<K, V>;
+    AddMapSide<AddPair, Writer>(node, side, node.partitions(), [](const TaskContext& context, SegmentWriter* out, std::uint32_t parts) {
+      return std::make_unique<Writer>(ShuffleOptionsOf(context, parts), out);
+    });
+  }
+  template <class K, class V>
+  PlanNodePtr ShuffleNode(const char* op, PartitionOptions options, Site site, std::uint64_t fingerprint) const {
+    PlanNodePtr node = NewNode(op, site, Partitions(options), HashCombine(TypeHash<K, V>(), fingerprint));
+    AddShuffleSide<K, V>(*node, 0);
+    return node;
+  }
+  template <class K, class V, class Fn>
+  static auto GroupsOf(const PlanNodePtr& node, Fn fn) {
+    using Groups = pipe_internal::GroupResult<Fn, K, V>;
+    static_assert(Groups::kReturns || Groups::kEmits,
+                  "the group function must be fn(const Key&, Values<Value>&) -> U, or fn(const Key&, Values<Value>&, Emit<U>), types written out");
+    using U = Owned<typename Groups::type>;
+    CheckRecord<U>();
+    CheckStored<U>();
+    return Dataset<U>(node, std::make_shared<GroupFunctionStream<K, V, typename Groups::type, Fn>>(node->stage_id(), std::move(fn)));
+  }
+
+  template <class K, class V, class Adder, class Combine>
+  Dataset<std::pair<K, V>> Aggregate(const char* op, Combine combine, PartitionOptions options, Site site) const {
+    PlanNodePtr node = NewNode(op, site, Partitions(options), HashCombine(TypeHash<K, V>(), CallableHash(combine)));
+    AddAggregateSide<K, V, Adder>(*node, combine);
     return {node, std::make_shared<AggregateStream<K, V, Combine>>(node->stage_id(), combine)};
   }
 

@@ -33,6 +33,12 @@ class Emit {
     return Emit(next, [](void* object, const U& item) { (*static_cast<Next*>(object))(item); });
   }
   void operator()(const U& item) const { call_(object_, item); }
+  // emit(key, value) for emit({key, value}).
+  template <class A, class... B>
+    requires(sizeof...(B) > 0 && std::is_constructible_v<U, A, B...>)
+  void operator()(A&& a, B&&... b) const {
+    call_(object_, U(std::forward<A>(a), std::forward<B>(b)...));
+  }
 
  private:
   Emit(void* object, void (*call)(void*, const U&)) : object_(object), call_(call) {}

@@ -112,7 +112,9 @@ template <class T>
 Status DecodeRecordsInto(std::string_view bytes, std::vector<T>* out) {
   ByteReader in(bytes);
   while (!in.empty()) {
-    Codec<T>::ReadOwned(in, &out->emplace_back());
+    T record{};  // not in place: vector<bool> has no address to read to
+    Codec<T>::ReadOwned(in, &record);
+    out->push_back(std::move(record));
     if (!in.ok()) return DamagedResult("Collect");
   }
   return {};
@@ -173,6 +175,7 @@ class TopAccumulator {
     O record;
   };
   void Cut() {
+    if (n_ == 0) return;
     std::stable_sort(kept_.begin(), kept_.end(), [](const Kept& a, const Kept& b) { return b.key < a.key; });
     if (kept_.size() >= n_) {
       kept_.erase(kept_.begin() + n_, kept_.end());

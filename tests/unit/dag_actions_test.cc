@@ -1,0 +1,98 @@
+// Actions: what comes back to main.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/unit/dag_model.h"
+
+namespace ropewalk::dag {
+namespace {
+
+TEST(Actions, TakeTopCountSumReduce) {
+  ForPartitions([](Session& job, const Pairs& data, std::mt19937_64&) {
+    auto in = job.FromVector(data);
+    auto values = in.Map([](const Pair& p) { return p.second; });
+    std::vector<std::int64_t> plain;
+    for (const Pair& p : data) plain.push_back(p.second);
+    for (std::size_t n : {std::size_t(0), std::size_t(1), std::size_t(10), data.size(), data.size() + 5}) {
+      std::vector<std::int64_t> first(plain.begin(), plain.begin() + std::min(n, plain.size()));
+      EXPECT_EQ(values.Take(n), first);
+      std::vector<std::int64_t> top = plain;
+      std::sort(top.rbegin(), top.rend());
+      if (top.size() > n) top.resize(n);
+      EXPECT_EQ(values.Top(n), top);
+      // Equal keys: in the order of the input.
+      Pairs by_value = data;
+      std::stable_sort(by_value.begin(), by_value.end(), [](const Pair& a, const Pair& b) { return b.second % 7 < a.second % 7; });
+      if (by_value.size() > n) by_value.resize(n);
+      EXPECT_EQ(in.Top(n, [](const Pair& p) { return p.second % 7; }), by_value);
+    }
+    EXPECT_EQ(values.Count(), data.size());
+    EXPECT_EQ(values.Sum(), std::accumulate(plain.begin(), plain.end(), std::int64_t{0}));
+    EXPECT_EQ(values.Map([](std::int64_t v) { return v * 0.5; }).Sum(), 0.5 * std::accumulate(plain.begin(), plain.end(), std::int64_t{0}));
+    auto least = values.Reduce([](std::int64_t a, std::int64_t b) { return std::min(a, b); });
+    EXPECT_EQ(least.has_value(), !plain.empty());
+    if (least) {
+      EXPECT_EQ(*least, *std::min_element(plain.begin(), plain.end()));
+    }
+    std::string all;
+    for (const Pair& p : data) all += p.first;
+    EXPECT_EQ(in.Map([](const Pair& p) { return p.first; }).Reduce([](std::string& a, const std::string& b) { a += b; }).value_or(""), all);
+    EXPECT_EQ(in.Map([](const Pair& p) { return p.first; }).Sum(), all);
+  });
+}
+
+TEST(Actions, EmptyInputsEverywhere) {
+  for (std::uint32_t partitions : {1, 3}) {
+    LocalBackend backend(partitions);
+    Session job = backend.NewSession();
+    auto none = job.FromVector(Pairs());
+    EXPECT_TRUE(none.Collect().empty());
+    EXPECT_EQ(none.Count(), 0u);
+    EXPECT_TRUE(none.Take(5).empty());
+    EXPECT_TRUE(none.Top(5).empty());
+    EXPECT_FALSE(none.Reduce([](const Pair& a, const Pair&) { return a; }).has_value());
+    EXPECT_EQ(none.Map([](const Pair& p) { return p.second; }).Sum(), 0);
+    EXPECT_TRUE(none.ReduceByKey(std::plus<>()).Collect().empty());
+    EXPECT_TRUE(none.GroupByKey().Collect().empty());
+    EXPECT_TRUE(none.Distinct().Collect().empty());
+    EXPECT_TRUE(none.Join(none).Collect().empty());
+    EXPECT_TRUE(none.Union(none).Cache().Union(none).Collect().empty());
+  }
+}
+
+TEST(Actions, CollectAboveTheLimitFailsAndNamesWriteText) {
+  LocalBackend backend(2);
+  backend.options.collect_bytes_max = 1000;
+  Session job = backend.NewSession();
+  auto in = job.FromVector(std::vector<std::string>(200, "0123456789"));
+  for (bool one_task : {true, false}) {
+    auto data = one_task ? in : in.Union(job.FromVector(std::vector<std::string>(20, "0123456789")));
+    try {
+      data.Collect();
+      FAIL();
+    } catch (const ActionFailed& failed) {
+      EXPECT_EQ(failed.status.tag(), "DAG04");
+      EXPECT_NE(failed.status.fix().find("WriteText"), std::string::npos);
+    }
+  }
+  EXPECT_EQ(in.Take(10).size(), 10u);
+  // 60 tasks below the limit each, above it together.
+  backend.options.collect_bytes_max = 1500;
+  EXPECT_THROW(job.FromVector(std::vector<std::string>(300, "0123456789"), {.partitions = 60}).Collect(), ActionFailed);
+}
+
+TEST(Actions, TakeStopsReadingEarly) {
+  LocalBackend backend(1);
+  Session job = backend.NewSession();
+  auto seen = std::make_shared<std::size_t>(0);
+  auto in = job.FromVector(std::vector<int>(100000, 1)).Map([seen](int x) {
+    ++*seen;
+    return x;
+  });
+  EXPECT_EQ(in.Take(3).size(), 3u);
+  EXPECT_LT(*seen, 5000u);
+}
+
+}  // namespace
+}  // namespace ropewalk::dag
