@@ -241,7 +241,8 @@ class GroupMerger {
         }
       }
       table_->Flush();  // staged values lie in this extent
-      return reader.empty() ? Status() : DamagedExtent(extent);
+      if (!reader.empty()) return DamagedExtent(extent);
+      return table_->bytes() >= memory_bytes_max && level < kSpillLevelsMax ? SpillTable(&spill, level) : Status();
     }));
     if (spill == nullptr) return Emit();
     RETURN_IF_ERROR(SpillTable(&spill, level));

@@ -104,8 +104,12 @@ class JoinMerger {
           return {};
         }
       }
-      table_->Flush();
+      table_->Flush();  // staged values lie in this extent
       if (!reader->empty()) return DamagedExtent(*extent);
+      if (table_->bytes() >= memory_bytes_max_) {
+        *more = true;
+        return {};
+      }
       ASSIGN_OR_RETURN(std::optional<Extent> next, stream.Next());
       if (!next) {
         *more = false;

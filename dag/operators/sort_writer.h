@@ -1,0 +1,140 @@
+// The map side of a sort: see sort.h.
+//
+// Thread rule: one task.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "base/huge_pages.h"
+#include "dag/codec.h"
+#include "dag/operators/order.h"
+#include "dag/operators/sort_items.h"
+#include "dag/operators/sort_runs.h"
+#include "dag/task.h"
+
+namespace ropewalk::dag {
+
+// How a map side sorts. All of it are plan constants.
+struct SortOptions {
+  std::uint64_t memory_bytes_max = 256ull << 20;  // Settings::operator_bytes: records and what sorts them
+  std::uint64_t block_bytes = 256ull << 10;       // a longer record has a block of its own
+  std::uint32_t samples = 256;                    // for each run; fewer where there are very many map tasks
+  HugePages* pages = &ProcessPages();
+};
+
+template <class K, class P, class Order>
+class SortWriter {
+ public:
+  // `out` has kSortParts parts, is not owned, and is sealed by the caller after Finish().
+  SortWriter(const SortOptions& options, SegmentWriter* out, Order order = {})
+      : options_(options), order_(std::move(order)), runs_(out, options.block_bytes, options.samples, options.pages) {}
+
+  // Key: K or View<K>; payload: P or View<P>. Both are copied. An error is kept: see status().
+  template <class X, class Y = Nothing>
+  void Add(const X& key, const Y& payload = {}) {
+    std::size_t bytes = Codec<K>::Size(key) + Codec<P>::Size(payload);
+    if (used_ + bytes > records_.bytes()) records_.Grow(std::max(used_ + bytes, records_.bytes() * 2), used_, *options_.pages);
+    if ((count_ + 1) * sizeof(SortItem) > items_.bytes()) items_.Grow(items_.bytes() * 2 + 1, count_ * sizeof(SortItem), *options_.pages);
+    char* at = records_.data() + used_;
+    char* end = Codec<K>::Write(key, at);
+    if constexpr (!std::is_same_v<P, Nothing>) end = Codec<P>::Write(payload, end);
+    items()[count_++] = {order_.Prefix(ViewOf(key, at, end)), SortItem::Place(used_, bytes)};
+    used_ += bytes;
+    if (used_ + count_ * 2 * sizeof(SortItem) >= options_.memory_bytes_max) WriteRun();
+  }
+  const Status& status() const { return runs_.status(); }
+  // Writes the last run and part 0. Nothing may be added afterwards.
+  Status Finish() {
+    WriteRun();
+    records_ = HugeBuffer();
+    items_ = HugeBuffer();
+    scratch_ = HugeBuffer();
+    return runs_.Finish();
+  }
+  std::uint64_t records_out() const { return runs_.records(); }
+  std::uint64_t bytes_out() const { return runs_.bytes(); }
+
+ private:
+  using Key = typename Order::Key;
+  SortItem* items() const { return reinterpret_cast<SortItem*>(items_.data()); }
+
+  // The key as a view: what came in where that is one already, else read back from what was just written.
+  template <class X>
+  Key ViewOf(const X& key, const char* at, const char* end) {
+    if constexpr (std::is_convertible_v<const X&, Key>) {
+      return key;
+    } else {
+      return KeyIn({at, static_cast<std::size_t>(end - at)});
+    }
+  }
+  static Key KeyIn(std::string_view record) {
+    ByteReader reader(record);
+    Key key{};
+    Codec<K>::Read(reader, &key);
+    return key;
+  }
+  std::string_view Record(const SortItem& item) const {
+    const char* at = records_.data() + item.offset();
+    if (item.size() < SortItem::kLong) [[likely]] return {at, item.size()};
+    ByteReader reader({at, used_ - item.offset()});
+    Codec<K>::Skip(reader);
+    Codec<P>::Skip(reader);
+    return {at, static_cast<std::size_t>(reader.position() - at)};
+  }
+
+  void WriteRun() {
+    if (count_ == 0) return;
+    if (scratch_.bytes() < count_ * sizeof(SortItem)) scratch_ = options_.pages->Take(count_ * sizeof(SortItem));
+    auto* scratch = reinterpret_cast<SortItem*>(scratch_.data());
+    SortItems(items(), count_, scratch);
+    if constexpr (Order::kBytes) {
+      SortByteTies(items(), count_, scratch, records_.data(), Order::kDescending);
+    } else if constexpr (!Order::kExact) {
+      SortTies();
+    }
+    runs_.Begin(count_);
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (i + kAhead < count_) {
+        const char* ahead = records_.data() + items()[i + kAhead].offset();
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + 64);
+      }
+      std::string_view record = Record(items()[i]);
+      if (runs_.Put(record)) runs_.Mark(KeyBytes(record), Order::kBytes);
+    }
+    runs_.End(KeyBytes(Record(items()[count_ - 1])), Order::kBytes);
+    count_ = 0;
+    used_ = 0;
+  }
+  static std::string_view KeyBytes(std::string_view record) {
+    ByteReader reader(record);
+    Codec<K>::Skip(reader);
+    return {record.data(), static_cast<std::size_t>(reader.position() - record.data())};
+  }
+
+  void SortTies() {
+    for (std::size_t i = 0; i < count_;) {
+      std::size_t j = i + 1;
+      while (j < count_ && items()[j].prefix == items()[i].prefix) ++j;
+      if (j - i > 1) {
+        std::stable_sort(items() + i, items() + j, [&](const SortItem& a, const SortItem& b) {
+          return order_.Compare(KeyIn(Record(a)), KeyIn(Record(b))) < 0;
+        });
+      }
+      i = j;
+    }
+  }
+
+  static constexpr std::size_t kAhead = 16;
+
+  SortOptions options_;
+  Order order_;
+  RunWriter runs_;
+  HugeBuffer records_, items_, scratch_;
+  std::size_t used_ = 0, count_ = 0;
+};
+
+}  // namespace ropewalk::dag
