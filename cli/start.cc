@@ -1,5 +1,6 @@
 #include "cli/start.h"
 
+#include <glog/logging.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -94,6 +95,8 @@ Status RefuseOpenAddress(const std::string& address) {
 }
 
 Status Start(const Invocation& invocation, const Config& config) {
+  FLAGS_logtostderr = true;  // files, rotation and services are the caller's choice
+  google::InitGoogleLogging("ropewalk");
   if (invocation.verb == "start master") return StartMaster(invocation, config);
   if (invocation.verb == "start dev") {
     ASSIGN_OR_RETURN(DevOptions options, DevOptionsOf(config));

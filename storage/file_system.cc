@@ -27,7 +27,9 @@ class LocalFile final : public WritableFile {
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return errno;
       bytes = bytes.subspan(static_cast<std::size_t>(n));
+      written_ += static_cast<std::uint64_t>(n);
     }
+    StartWriteback();
     return 0;
   }
   int Sync() override { return fdatasync(fd_) == 0 ? 0 : errno; }  // the size is part of it
@@ -38,7 +40,17 @@ class LocalFile final : public WritableFile {
   }
 
  private:
+  // Lets the disk work while the next bytes are being made, so that the sync at the end finds little left to do. Only a hint: Sync() is what counts.
+  void StartWriteback() {
+    constexpr std::uint64_t kPieceBytes = 8 << 20;
+    if (written_ - handed_over_ < kPieceBytes) return;
+    sync_file_range(fd_, static_cast<off_t>(handed_over_), static_cast<off_t>(written_ - handed_over_), SYNC_FILE_RANGE_WRITE);
+    handed_over_ = written_;
+  }
+
   int fd_;
+  std::uint64_t written_ = 0;
+  std::uint64_t handed_over_ = 0;
 };
 
 int OpenRetry(const char* path, int flags, mode_t mode = 0) {

@@ -44,7 +44,10 @@ class GzipSource final : public ByteSource {
 
  private:
   std::uint64_t StoredOffset() const { return read_bytes_ - stream_.avail_in; }
-  std::string Where() const { return "input " + QuotedPath(reader_->file().path) + " at byte " + std::to_string(StoredOffset()) + " (as stored)"; }
+  std::string Where() const { return WhereAt(StoredOffset()); }
+  std::string WhereAt(std::uint64_t offset) const {
+    return "input " + QuotedPath(reader_->file().path) + " at byte " + std::to_string(offset) + " (as stored)";
+  }
 
   Status Refill() {
     auto n = reader_->ReadAt(read_bytes_, stored_);
@@ -71,7 +74,7 @@ class GzipSource final : public ByteSource {
     if (result == Z_MEM_ERROR) return Status(Code::kResourceExhausted, "IO03", Where() + ": no memory for zlib");
     std::string why = stream_.msg != nullptr ? stream_.msg : "zlib error " + std::to_string(result);
     if (StoredOffset() - member_begin_ <= 2 && members_ == 0) {
-      return Status(Code::kUserError, "IO03", Where() + ": this is no gzip data", "a gzip file begins with the bytes 1f 8b",
+      return Status(Code::kUserError, "IO03", WhereAt(member_begin_) + ": this is no gzip data", "a gzip file begins with the bytes 1f 8b",
                     "rename the file without .gz if it is plain text");
     }
     return Status(Code::kUserError, "IO03", Where() + ": the gzip data is damaged", why + ", in the member that begins at byte " + std::to_string(member_begin_),
