@@ -51,12 +51,17 @@ def quiet(command, **more):
     return done.stdout
 
 
-def build_outside(build, cache):
-    """Installs the product and compiles the user's project against it; gives the folder of the binaries."""
+PROGRAM_OF = {"wordcount": "word_count", "sort": "sort", "bigrams": "bigrams", "word_lengths": "word_lengths", "visits": "visits"}
+
+
+def build_outside(build, cache, only):
+    """Installs the product and compiles the user's project against it; gives the folders of the product's and of the user's binaries."""
     prefix, outside = os.path.join(cache, "prefix"), os.path.join(cache, "outside")
     quiet(["cmake", "--install", build, "--prefix", prefix])
     quiet(["cmake", "-S", os.path.join(HERE, "outside"), "-B", outside, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}"])
-    quiet(["cmake", "--build", outside])
+    programs = [program for work, program in PROGRAM_OF.items() if not only or work in only]
+    targets = ["generate", "machine"] + [kind + program for program in programs for kind in ("user_", "floor_")]
+    quiet(["cmake", "--build", outside, "--target", *targets, *(["user_empty"] if not only or "empty" in only else [])])
     return os.path.join(prefix, "bin"), outside
 
 
@@ -266,7 +271,7 @@ def main():
     shutil.rmtree(scratch, ignore_errors=True)
     os.makedirs(scratch)
 
-    bins, outside = build_outside(args.build, cache)
+    bins, outside = build_outside(args.build, cache, only)
     facts = machine(outside, args.threads)
     print("machine: " + ", ".join(f"{k} {v}" for k, v in facts.items()))
     text_bytes, bigram_bytes, line_count, visit_count = SIZES[args.size]
