@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dag/dataset.h"
+#include "dag/map_reduce.h"
 #include "dag/session.h"
 #include "dag/text.h"
 #include "job/init.h"
