@@ -1,0 +1,44 @@
+// What an executor may say, given what was ordered of it. Executors run user code and are not trusted: a message that cannot be right ends the
+// executor, one that merely came too late is dropped.
+//
+// Thread rule: a value of the control thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "worker/blocks/block_store.h"
+
+namespace ropewalk::worker {
+
+class ExecutorChecks {
+ public:
+  ExecutorChecks(JobId job, blocks::BlockStore* store) : job_(job), store_(store) {}
+
+  enum class Verdict { kHello, kForward, kDrop };
+  // Reads one serialised FromExecutor. kHello: the first message, to be answered with the welcome and passed on. kInvalid WORKER20: it cannot be
+  // right; the executor must end. Segments of attempts that ended without needing them are freed on the way.
+  Result<Verdict> OnMessage(const std::string& payload);
+
+  // Notes what is ordered: one serialised ToExecutor on its way to the executor. kInvalid: it cannot be read (the master's fault).
+  Status OnOrder(const std::string& payload);
+
+  // The executor is gone: frees what its unfinished attempts left.
+  void FreeLeftovers();
+
+  bool welcomed() const { return welcomed_; }
+  bool knows(const TaskAttempt& id) const { return tasks_.count(id) > 0; }
+  const std::map<TaskAttempt, bool>& tasks() const { return tasks_; }
+
+ private:
+  const JobId job_;
+  blocks::BlockStore* const store_;
+  bool welcomed_ = false, main_returned_ = false;
+  std::uint64_t last_action_ = 0;
+  std::map<TaskAttempt, bool> tasks_;  // ordered, not ended -> is it a verifying run
+};
+
+}  // namespace ropewalk::worker

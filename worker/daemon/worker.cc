@@ -1,0 +1,69 @@
+#include "worker/daemon/worker.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+
+#include "rpc/channel.h"
+#include "rpc/event_loop.h"
+#include "worker/blocks/unique_fd.h"
+#include "worker/daemon/daemon.h"
+#include "worker/daemon/machine.h"
+
+namespace ropewalk::worker {
+namespace {
+
+Status CannotUse(const std::string& folder, const std::string& why) {
+  return Status(Code::kUserError, "WORKER12", "cannot use the state folder " + folder, why, "name a writable folder of our own with --dir");
+}
+
+Result<blocks::UniqueFd> LockFolder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return CannotUse(folder, error.message());
+  if (::chmod(folder.c_str(), 0700) != 0) return CannotUse(folder, std::strerror(errno));
+  std::string path = folder + "/worker.lock";
+  blocks::UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock) return CannotUse(path, std::strerror(errno));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+    return Status(Code::kUnavailable, "WORKER11", "another worker uses " + folder, std::strerror(errno), "stop it, or name another folder with --dir");
+  return lock;
+}
+
+}  // namespace
+
+Status RunWorker(WorkerOptions options) {
+  if (options.state_dir.empty() || options.state_dir[0] != '/')
+    return Status(Code::kInvalid, "WORKER10", "the state folder \"" + options.state_dir + "\" is not an absolute path", "", "name one with --dir");
+  if (options.slots == 0) options.slots = std::max(1u, std::thread::hardware_concurrency());
+  if (options.memory_bytes == 0) options.memory_bytes = MachineMemoryBytes() / 2;
+  if (options.name.empty()) options.name = HostName() + "-" + std::to_string(::getpid());
+  ASSIGN_OR_RETURN(std::string token, rpc::ReadTokenFile(options.token_file));
+  ASSIGN_OR_RETURN(blocks::UniqueFd lock, LockFolder(options.state_dir));
+  ASSIGN_OR_RETURN(std::unique_ptr<Spawner> spawner, Spawner::Start());  // before the first thread
+  RaiseFileLimit();
+  ::signal(SIGPIPE, SIG_IGN);
+
+  rpc::EventLoop loop;
+  Status outcome;
+  loop.OnSignals({SIGTERM, SIGINT}, [&loop](int) { loop.Stop(); });
+  ASSIGN_OR_RETURN(std::unique_ptr<Daemon> daemon,
+                   Daemon::Start(loop, std::move(options), std::move(token), std::move(spawner), [&](const Status& status) {
+                     if (outcome.ok()) outcome = status;
+                     loop.Stop();
+                   }));
+  loop.Run();
+  daemon.reset();
+  return outcome;
+}
+
+}  // namespace ropewalk::worker

@@ -1,0 +1,40 @@
+// The worker daemon: registers with the master, owns segments, starts executors through a spawner, and relays between them and the master.
+//
+//   spawner*          a small single-threaded process, forked before any thread starts; it forks and execs executors
+//   link              a channel with a thread for each direction (master, executors)
+//   output_reader     an executor's stdout or stderr
+//   executor_checks   what an executor may say
+//   daemon            the one control thread that holds all state
+//
+// A worker whose master is gone ends its executors, keeps its segments, and registers again, with a pause that grows to a few seconds.
+//
+// Thread rule: RunWorker blocks its caller, forks, and takes SIGTERM and SIGINT over for the process: call it before other threads exist.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/ids.h"
+#include "base/status.h"
+
+namespace ropewalk::worker {
+
+struct WorkerOptions {
+  std::string master_address = "127.0.0.1:7077";
+  std::string token_file;                    // the master's; must exist, 0600
+  std::string name;                          // for people, unique in the cluster; "": host name and pid
+  std::uint32_t slots = 0;                   // threads for tasks; 0: one a processor
+  std::uint64_t memory_bytes = 0;            // for segments and operators together; 0: half of the machine's
+  std::string state_dir;                     // made 0700; one worker at a time
+  std::string data_address = "127.0.0.1:0";  // where other workers read blocks; loopback only
+  std::int64_t reconnect_ms_max = 3'000;
+  std::function<void(WorkerId)> on_registered;  // after each registration, from the control thread; may be empty
+};
+
+// Serves until a signal comes; OK after an orderly stop. kInvalid WORKER10: options that cannot be. kUnavailable WORKER11: another worker uses
+// state_dir. kUserError WORKER12: state_dir cannot be used. What ReadTokenFile and BlockService::Start say. kUnauthenticated AUTH01, kVersionSkew:
+// the master refuses us for good.
+Status RunWorker(WorkerOptions options);
+
+}  // namespace ropewalk::worker
