@@ -36,12 +36,17 @@
 #include "dag/plan/groups.h"
 #include "dag/plan/node.h"
 #include "dag/plan/shuffles.h"
+#include "dag/plan/sorts.h"
 #include "dag/plan/sources.h"
 
 namespace ropewalk::dag {
 
 struct PartitionOptions {
   std::uint32_t partitions = 0;  // of the result; 0: Settings::partitions, else two for each slot
+};
+struct SortByOptions {
+  bool descending = false;
+  std::uint32_t partitions = 0;  // as in PartitionOptions
 };
 struct WriteOptions {
   bool overwrite = false;        // replace a folder that exists, at once, when everything is written
@@ -233,6 +238,32 @@ class Dataset {
     PlanNodePtr node = ShuffleNode<K, A>("Join", options, site, TypeHash<B>());
     other.template AddShuffleSide<K, B>(*node, 1);
     return Dataset<std::pair<K, std::pair<A, B>>>(node, std::make_shared<JoinStream<K, A, B>>(node->stage_id(0), node->stage_id(1)));
+  }
+
+  // ---- order -------------------------------------------------------------------------------------------------------------------------
+
+  // All records in the order of key(record), over all partitions: part 0 holds the first, the last part the last; equal keys stay in the order of
+  // the input and may be divided over partitions. Text is ordered by its bytes (LC_ALL=C), floats with NaN last, pairs and tuples member by
+  // member, other types by their operator<. `SortBy(&Visit::seconds, {.descending = true})`.
+  template <class KeyFn>
+  Dataset<Owned<T>> SortBy(KeyFn key, SortByOptions options = {}, Site site = Site::Here()) const {
+    CheckCallable<KeyFn>();
+    CheckStored<Owned<T>>();
+    static_assert(std::is_invocable_v<KeyFn&, const T&>, "SortBy: the function must take one record and return what to order by");
+    using K = Owned<std::invoke_result_t<KeyFn&, const T&>>;
+    CheckRecord<K>();
+    CheckStored<K>();
+    using Adder = std::conditional_t<kKeyMayBeRecord<K, Owned<T>>, AddTextPair, AddSortPair>;
+    auto keyed = KeyBy(key, site);
+    return options.descending ? keyed.template SortInto<K, Owned<T>, SortPayload<K, Owned<T>>, Descending<NaturalOrder<K>>, Adder, true>("SortBy", options, site)
+                              : keyed.template SortInto<K, Owned<T>, SortPayload<K, Owned<T>>, NaturalOrder<K>, Adder, true>("SortBy", options, site);
+  }
+  // All records in their own order.
+  Dataset<Owned<T>> Sort(SortByOptions options = {}, Site site = Site::Here()) const {
+    CheckStored<Owned<T>>();
+    using K = Owned<T>;
+    return options.descending ? SortInto<K, K, Nothing, Descending<NaturalOrder<K>>, AddSortKey, false>("Sort", options, site)
+                              : SortInto<K, K, Nothing, NaturalOrder<K>, AddSortKey, false>("Sort", options, site);
   }
 
   // ---- other datasets --------------------------------------------------------------------------------------------------------------
@@ -452,6 +483,16 @@ class Dataset {
     return Dataset<U>(node, std::make_shared<GroupFunctionStream<K, V, typename Groups::type, Fn>>(node->stage_id(), std::move(fn)));
   }
 
+  template <class K, class R, class P, class Order, class Adder, bool kByKey>
+  Dataset<R> SortInto(const char* op, const SortByOptions& options, Site site) const {
+    using Writer = SortWriter<K, P, Order>;
+    PlanNodePtr node = NewNode(op, site, Partitions({options.partitions}), HashCombine(TypeHash<K, R>(), options.descending));
+    AddMapSide<Adder, Writer>(*node, 0, kSortParts, [](const TaskContext& context, SegmentWriter* out, std::uint32_t) {
+      return std::make_unique<Writer>(SortOptions{.memory_bytes_max = context.settings->operator_bytes}, out);
+    });
+    return {node, std::make_shared<SortStream<K, R, Order, kByKey>>(node->stage_id(), node->partitions())};
+  }
+
   template <class K, class V, class Adder, class Combine>
   Dataset<std::pair<K, V>> Aggregate(const char* op, Combine combine, PartitionOptions options, Site site) const {
     PlanNodePtr node = NewNode(op, site, Partitions(options), HashCombine(TypeHash<K, V>(), CallableHash(combine)));
@@ -524,5 +565,6 @@ class CollectHandle {
 namespace ropewalk {
 using dag::Dataset;
 using dag::PartitionOptions;
+using dag::SortByOptions;
 using dag::WriteOptions;
 }  // namespace ropewalk
