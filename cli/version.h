@@ -1,6 +1,3 @@
-// The version that `ropewalk version` says. One place, fed by CMake.
-//
-// Thread rule: a constant.
 #pragma once
 
 namespace ropewalk::cli {

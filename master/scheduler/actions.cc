@@ -7,7 +7,7 @@ namespace ropewalk::scheduler {
 namespace {
 
 Status Differs(const std::string& action, const std::string& how) {
-  return Status(Code::kUserError, "PLAN01", "main built different plans in two executors: " + action, how,
+  return Status(Code::kUserError, "MAIN03", "main built different plans in two executors: " + action, how,
                 "main may branch only on arguments, declared environment, results of actions and Once(); see job.Seed() and job.Now()");
 }
 
@@ -49,7 +49,7 @@ void Scheduler::State::On(const ExecutorAtAction& event) {
 // The driver's plan of a new action.
 void Scheduler::State::AcceptPlan(JobRun& job, const dag::ActionPlan& plan) {
   if (Status legal = dag::Check(plan); !legal.ok()) return Doom(job, std::move(legal));
-  if (plan.stages.empty()) return Doom(job, Status(Code::kInternal, "PLAN02", "action " + Number(plan.sequence) + " has no stage"));
+  if (plan.stages.empty()) return Doom(job, Status(Code::kInternal, "MAIN04", "action " + Number(plan.sequence) + " has no stage"));
   for (const dag::Stage& stage : plan.stages) AddStage(job, plan.sequence, stage);
   job.actions[plan.sequence] = plan;
   job.dirty = true;
@@ -126,6 +126,7 @@ void Scheduler::State::On(const ExecutorAtOnce& event) {
     Out(PublishOnce{executor->id, event.name, Status(), it->second});
     return;
   }
+  if (executor->once == event.name) return;  // it was asked already: a duplicate
   executor->once = event.name;
   if (executor->id == job->driver) Out(ComputeOnce{executor->id, event.name});
 }

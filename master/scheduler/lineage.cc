@@ -44,6 +44,8 @@ void Scheduler::State::Replan(JobRun& job) {
       for (std::uint32_t task = 0; task < run->tasks.size(); ++task) {
         TaskRun& t = run->tasks[task];
         if (!needed[task] || t.done || t.attempt != 0) continue;
+        // After a restart, an output that the journal knows is likely to lie on a worker that has not come back yet.
+        if (job.grace_until > now && t.winner != 0 && run->segments() && !run->lost_cause.contains(task)) continue;
         t.wanted = true;
         for (const dag::StageInput& input : stage.inputs) {
           StageRun* producer = Producer(job, *run, input);

@@ -69,7 +69,7 @@ Status Scheduler::State::Apply(const Record& record) {
     }
     Status operator()(const WinnersRecord& r) {
       return On(r.job, [&](JobRun& job) {
-        job.winners_before.insert({r.sequence, r.stage});
+        if (r.stage) job.winners_before.insert({r.sequence, r.stage});
         for (const TaskDoneRecord& task : r.tasks) job.known[{r.sequence, r.stage}][task.id.task] = task;
         job.pinned_before.insert(r.pinned.begin(), r.pinned.end());
       });
@@ -135,6 +135,10 @@ std::vector<SchedulerAction> Scheduler::State::Recovered(TimeMs at) {
     job.attempt_next = options.planted.reuse_attempts_after_restart ? 1 : job.attempts_reserved;
     Log(job, EventLine("job_recovered", now).Num("job", id.value).Num("actions", job.published.size()).Num("onces", job.once.size()));
     StartLimit(job);
+    if (!job.known.empty() && options.recovery_grace_ms > 0) {
+      job.grace_until = now + options.recovery_grace_ms;
+      Wake(job.grace_until);
+    }
   }
   Settle();
   return std::exchange(out, {});
@@ -158,7 +162,8 @@ std::vector<JournalRecord> Scheduler::State::Snapshot() const {
     for (const auto& [name, value] : job.once) add(OnceRecord{id, name, value});
     std::vector<StageId> pinned(job.pinned_before.begin(), job.pinned_before.end());
     for (const auto& [key, run] : job.stages)
-      if (run.pinned) pinned.push_back(key.stage);
+      if (run.pinned && run.segments()) pinned.push_back(key.stage);
+    std::sort(pinned.begin(), pinned.end());
     for (const auto& [sequence, action] : job.published)
       add(ActionPublishedRecord{id, sequence, action.fingerprint, action.name, *action.values, {}});
     std::map<StageKey, std::map<std::uint32_t, TaskDoneRecord>> known = job.known;

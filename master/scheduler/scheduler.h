@@ -19,7 +19,7 @@
 //     comes later is answered at once. An executor may stand at several actions (CollectAsync) and goes on to serve tasks of all of them
 //     that are not published, also after MainReturned, until StopExecutor.
 //   MainReturned of the driver -> JournalRecord, FinishJob, StopExecutor..., FreeSegments...
-//   A job that fails: PublishAction/PublishOnce with the failure to whoever waits, then JournalRecord, FinishJob, StopExecutor...
+//   A job that fails: JournalRecord, PublishAction/PublishOnce with the failure to whoever waits, FinishJob, StopExecutor...
 //
 // Thread rule: single-threaded.
 #pragma once
@@ -174,6 +174,7 @@ struct Options {
   TimeMs executor_restart_delay_max_ms = 10'000;
   TimeMs executor_start_max_ms = 60'000;        // from StartExecutor to ExecutorReady
   TimeMs task_retry_delay_ms = 100;             // after a machine fault; doubled, bounded by 5 s
+  TimeMs recovery_grace_ms = 5'000;             // after a restart of the master: how long outputs known to exist may take to be reported
   TimeMs verify_wait_ms = 2'000;                // how long a verdict waits for a second executor that is still starting
   PlantedBugs planted;
 };

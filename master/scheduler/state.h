@@ -185,6 +185,7 @@ struct JobRun {
   std::map<std::string, std::set<ExecutorId>> main_crashes;  // the way of crashing -> where it happened
   std::set<WorkerId> workers_used;
 
+  TimeMs grace_until = 0;                  // after a restart: outputs that the journal knows are waited for, not made again
   bool dirty = false;                      // Replan() is due
   bool settle = true;                      // actions may be complete, executors may be missing
   std::optional<Status> doom;              // finish with this at the end of the step

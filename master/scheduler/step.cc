@@ -73,7 +73,14 @@ void Scheduler::State::On(const TimerFired& event) {
   timers.erase(it);
   switch (timer.kind) {
     case TimerKind::kWake:
-      for (JobId id : live) jobs.at(id).settle = true;
+      for (JobId id : live) {
+        JobRun& job = jobs.at(id);
+        job.settle = true;
+        if (job.grace_until != 0 && job.grace_until <= now) {
+          job.grace_until = 0;
+          job.dirty = true;
+        }
+      }
       assign = true;
       break;
     case TimerKind::kExecutorStart: {

@@ -107,7 +107,7 @@ TEST(SchedulerLife, ADifferentPlanOfAReplicaStopsTheJob) {
   p.Do(ExecutorAtAction{p.started[0].executor, WordCountPlan(2, 1)});
   ASSERT_NE(p.Last<FinishJob>(), nullptr);
   EXPECT_EQ(p.Last<FinishJob>()->status.code(), Code::kUserError);
-  EXPECT_EQ(p.Last<FinishJob>()->status.tag(), "PLAN01");
+  EXPECT_EQ(p.Last<FinishJob>()->status.tag(), "MAIN03");
   EXPECT_NE(p.Last<FinishJob>()->status.why().find("S1"), std::string::npos) << p.Last<FinishJob>()->status.ToString();
 }
 
