@@ -20,7 +20,7 @@ namespace ropewalk {
 enum class ConfigType : std::uint8_t { kText, kNumber, kBytes, kSwitch };
 
 struct ConfigKey {
-  std::string name;      // "master.listen"
+  std::string name;  // "master.listen"
   ConfigType type = ConfigType::kText;
   std::string fallback;  // as it would be written
   std::string help;      // one line

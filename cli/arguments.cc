@@ -23,7 +23,8 @@ class Parser {
     AddJobs();
     AddOthers();
     app_.footer(
-        "Exit codes: 0 ok, 1 job failed, 2 usage, 3 not found, 4 not allowed in, 5 unreachable, 6 no worker fits, 7 cancelled, 8 versions differ,\n"
+        "Exit codes: 0 ok, 1 job failed, 2 usage, 3 not found, 4 not allowed in, 5 unreachable, 6 no worker fits, 7 cancelled, 8 versions "
+        "differ,\n"
         "70 internal, 124 timeout, 130 interrupted. Every value may also come from ROPEWALK_SECTION__KEY or --config FILE (TOML).");
   }
 
@@ -56,7 +57,8 @@ class Parser {
     app->add_option_function<std::string>(
            "--output",
            [this](const std::string& text) {
-             if (!ParseOutputForm(text, &out_->output)) throw CLI::ValidationError("--output", "takes " + std::string(kOutput) + ", not \"" + text + "\"");
+             if (!ParseOutputForm(text, &out_->output))
+               throw CLI::ValidationError("--output", "takes " + std::string(kOutput) + ", not \"" + text + "\"");
            },
            "how results and errors are printed: " + std::string(kOutput))
         ->type_name("FORM");
@@ -70,10 +72,17 @@ class Parser {
   }
   // A flag that sets a configuration key.
   void Key(CLI::App* app, const std::string& flag, const std::string& key, const std::string& type, const std::string& help) {
-    app->add_option_function<std::string>(flag, [this, flag, key](const std::string& value) { out_->flags.push_back({key, value, "flag " + flag}); }, help)->type_name(type);
+    app->add_option_function<std::string>(
+           flag,
+           [this, flag, key](const std::string& value) {
+             out_->flags.push_back({key, value, "flag " + flag});
+           },
+           help)
+        ->type_name(type);
   }
   void ForJob(CLI::App* app, const std::string& flag, const std::string& variable, const std::string& type, const std::string& help) {
-    app->add_option_function<std::string>(flag, [this, variable](const std::string& value) { out_->launch_environment.emplace_back(variable, value); }, help)
+    app->add_option_function<std::string>(
+           flag, [this, variable](const std::string& value) { out_->launch_environment.emplace_back(variable, value); }, help)
         ->type_name(type);
   }
   void Client(CLI::App* app) {
@@ -101,7 +110,8 @@ class Parser {
     ForJob(run, "--threads", "ROPEWALK_THREADS", "N", "cores to use (all)");
     ForJob(run, "--memory", "ROPEWALK_MEMORY", "BYTES", "memory for shuffled data, like 2G; more goes to disk");
     Client(submit);
-    submit->add_flag_callback("--detach", [this] { out_->launch_environment.emplace_back("ROPEWALK_DETACH", "1"); }, "print the job's id and leave");
+    submit->add_flag_callback(
+        "--detach", [this] { out_->launch_environment.emplace_back("ROPEWALK_DETACH", "1"); }, "print the job's id and leave");
   }
 
   void AddStart() {
@@ -139,7 +149,8 @@ class Parser {
       Client(app);
       app->add_option("JOB", out_->job_name, "j-7f3")->required();
       if (std::string(name) == "wait") {
-        app->add_option_function<double>("--timeout", [this](double s) { out_->timeout_ms = static_cast<std::int64_t>(s * 1000); }, "give up then (exit 124)")
+        app->add_option_function<double>(
+               "--timeout", [this](double s) { out_->timeout_ms = static_cast<std::int64_t>(s * 1000); }, "give up then (exit 124)")
             ->check(CLI::Range(0.0, 1e9))
             ->type_name("SECONDS");
       }
@@ -148,7 +159,8 @@ class Parser {
     Client(logs);
     logs->add_option("JOB", out_->job_name, "j-7f3")->required();
     logs->add_flag("-f,--follow", out_->follow, "wait for more until the job is over");
-    logs->add_option("--stream", out_->stream, "driver (stdout of main), stderr (its stderr), executor (of all others), events; else the first two")
+    logs->add_option("--stream", out_->stream,
+                     "driver (stdout of main), stderr (its stderr), executor (of all others), events; else the first two")
         ->check(CLI::IsMember({"driver", "stderr", "executor", "events"}))
         ->type_name("NAME");
     CLI::App* explain = Verb(&app_, "explain", "the plan of a job's current action, and why it waits");
@@ -194,8 +206,13 @@ class Parser {
       word = word.substr(0, word.find('='));
     }
     std::string near = NearestName(word, names), path = Path(app);
-    return Status(Code::kInvalid, "CLI01", path + ": unknown " + (flag ? "flag " : names.empty() ? "argument " : "command ") + "\"" + word + "\"", "",
-                  near.empty() ? "`" + path + " --help` shows what it takes" : "did you mean \"" + near + "\"?");
+    return Status(Code::kInvalid, "CLI01",
+                  path + ": unknown " +
+                      (flag            ? "flag "
+                       : names.empty() ? "argument "
+                                       : "command ") +
+                      "\"" + word + "\"",
+                  "", near.empty() ? "`" + path + " --help` shows what it takes" : "did you mean \"" + near + "\"?");
   }
 
   static std::string Path(const CLI::App* app) {
@@ -227,8 +244,10 @@ job::OutputForm GuessOutputForm(const std::vector<std::string>& args) {
 
 Result<Invocation> ParseArguments(const std::vector<std::string>& args) {
   Invocation invocation;
-  if (const char* variable = std::getenv("ROPEWALK_OUTPUT"); variable != nullptr && *variable != '\0' && !ParseOutputForm(variable, &invocation.output))
-    return Status(Code::kInvalid, "CLI01", std::string("ROPEWALK_OUTPUT: \"") + variable + "\" is no form of output", "", std::string("it takes ") + kOutput);
+  if (const char* variable = std::getenv("ROPEWALK_OUTPUT");
+      variable != nullptr && *variable != '\0' && !ParseOutputForm(variable, &invocation.output))
+    return Status(Code::kInvalid, "CLI01", std::string("ROPEWALK_OUTPUT: \"") + variable + "\" is no form of output", "",
+                  std::string("it takes ") + kOutput);
   Parser parser(&invocation);
   RETURN_IF_ERROR(parser.Parse(args));
   return invocation;

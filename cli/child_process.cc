@@ -24,7 +24,11 @@ ChildProcess::ChildProcess(std::string name, std::vector<std::string> args, std:
     : name_(std::move(name)), args_(std::move(args)), log_file_(std::move(log_file)) {}
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
-    : name_(std::move(other.name_)), args_(std::move(other.args_)), log_file_(std::move(other.log_file_)), pid_(std::exchange(other.pid_, -1)), started_ms_(other.started_ms_) {}
+    : name_(std::move(other.name_)),
+      args_(std::move(other.args_)),
+      log_file_(std::move(other.log_file_)),
+      pid_(std::exchange(other.pid_, -1)),
+      started_ms_(other.started_ms_) {}
 
 ChildProcess::~ChildProcess() {
   if (pid_ <= 0) return;
@@ -76,7 +80,8 @@ bool ChildProcess::Reap(std::string* how) {
   pid_t ended = waitpid(pid_, &status, WNOHANG);
   if (ended != pid_) return false;
   pid_ = -1;
-  *how = WIFSIGNALED(status) ? "was killed by signal " + std::to_string(WTERMSIG(status)) : "exited with " + std::to_string(WEXITSTATUS(status));
+  *how = WIFSIGNALED(status) ? "was killed by signal " + std::to_string(WTERMSIG(status))
+                             : "exited with " + std::to_string(WEXITSTATUS(status));
   return true;
 }
 

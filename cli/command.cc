@@ -19,7 +19,8 @@ namespace {
 Status PrintText(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   // A full disk behind stdout must not look like success.
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return Status(Code::kUserError, "CLI06", "cannot write to stdout", "", "free space where it goes");
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    return Status(Code::kUserError, "CLI06", "cannot write to stdout", "", "free space where it goes");
   return {};
 }
 
@@ -40,7 +41,7 @@ Result<int> Do(const Invocation& invocation) {
   }
   if (invocation.verb == "version") {
     RETURN_IF_ERROR(PrintText(invocation.output == job::OutputForm::kTable ? std::string("ropewalk ") + kVersion + "\n"
-                                                                         : JsonObject().Text("version", kVersion).str() + "\n"));
+                                                                           : JsonObject().Text("version", kVersion).str() + "\n"));
     return 0;
   }
   ASSIGN_OR_RETURN(Config config, LoadConfig(invocation));

@@ -26,12 +26,13 @@ namespace {
 
 constexpr std::int64_t kReadyMs = 30'000;
 constexpr std::int64_t kStopMs = 10'000;
-constexpr std::int64_t kHealthyMs = 3'000;   // one that dies sooner after its start is failing, not unlucky
-constexpr int kFailuresMax = 3;              // in a row
+constexpr std::int64_t kHealthyMs = 3'000;  // one that dies sooner after its start is failing, not unlucky
+constexpr int kFailuresMax = 3;             // in a row
 
 Status MakeFolder(const std::string& path) {
   std::size_t slash = path.rfind('/');
-  if (slash != std::string::npos && slash > 0 && access(path.substr(0, slash).c_str(), F_OK) != 0) RETURN_IF_ERROR(MakeFolder(path.substr(0, slash)));
+  if (slash != std::string::npos && slash > 0 && access(path.substr(0, slash).c_str(), F_OK) != 0)
+    RETURN_IF_ERROR(MakeFolder(path.substr(0, slash)));
   if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return {};
   Status why = storage::IoError(errno, "DEV01", "cannot make the folder " + storage::QuotedPath(path));
   return Status(Code::kUserError, why.tag(), why.what(), why.why(), why.fix());
@@ -65,7 +66,11 @@ class DevCluster {
   }
 
   std::vector<std::string> MasterArgs(const std::string& listen, int ready_fd) const {
-    return {"start", "master", "--listen", listen, "--dir", options_.folder + "/master", "--token-file", options_.token_file, "--ready-fd", std::to_string(ready_fd)};
+    return {"start",        "master",
+            "--listen",     listen,
+            "--dir",        options_.folder + "/master",
+            "--token-file", options_.token_file,
+            "--ready-fd",   std::to_string(ready_fd)};
   }
 
   Status StartMaster(const std::string& listen) {
@@ -104,14 +109,19 @@ class DevCluster {
 
   Status Failed(const ChildProcess& child, const std::string& how) {
     std::string tail = child.LogTail();
-    return Status(Code::kUnavailable, "DEV01", "the " + child.name() + " " + how, tail.empty() ? "its log is empty" : "its log ends with:\n" + tail, "see " + child.log_file());
+    return Status(Code::kUnavailable, "DEV01", "the " + child.name() + " " + how,
+                  tail.empty() ? "its log is empty" : "its log ends with:\n" + tail, "see " + child.log_file());
   }
 
   Status StartWorkers() {
     for (std::uint32_t i = 1; i <= options_.workers && !stopping_; ++i) {
       std::string name = "worker-" + std::to_string(i);
-      std::vector<std::string> args = {"start", "worker", "--join", address_, "--token-file", options_.token_file, "--dir", options_.folder + "/" + name,
-                                       "--slots", std::to_string(options_.slots), "--name", name};
+      std::vector<std::string> args = {"start",        "worker",
+                                       "--join",       address_,
+                                       "--token-file", options_.token_file,
+                                       "--dir",        options_.folder + "/" + name,
+                                       "--slots",      std::to_string(options_.slots),
+                                       "--name",       name};
       if (options_.memory_bytes != 0) args.insert(args.end(), {"--memory", std::to_string(options_.memory_bytes)});
       children_.emplace_back(name, std::move(args), options_.folder + "/" + name + ".log");
       RETURN_IF_ERROR(children_.back().Start());
@@ -144,13 +154,14 @@ class DevCluster {
 
   void Announce() {
     std::string target = options_.defaults ? "" : " --master " + address_ + " --token-file " + options_.token_file;
-    std::printf("ropewalk dev cluster: master on %s, %u worker%s with %u slot%s each; state and logs in %s\n"
-                "  submit:  ropewalk submit%s wordcount INPUT... -o OUT\n"
-                "  look:    ropewalk job list%s\n"
-                "  token:   %s\n"
-                "  stop:    Ctrl-C\n",
-                address_.c_str(), options_.workers, options_.workers == 1 ? "" : "s", options_.slots, options_.slots == 1 ? "" : "s", options_.folder.c_str(), target.c_str(),
-                target.c_str(), options_.token_file.c_str());
+    std::printf(
+        "ropewalk dev cluster: master on %s, %u worker%s with %u slot%s each; state and logs in %s\n"
+        "  submit:  ropewalk submit%s wordcount INPUT... -o OUT\n"
+        "  look:    ropewalk job list%s\n"
+        "  token:   %s\n"
+        "  stop:    Ctrl-C\n",
+        address_.c_str(), options_.workers, options_.workers == 1 ? "" : "s", options_.slots, options_.slots == 1 ? "" : "s",
+        options_.folder.c_str(), target.c_str(), target.c_str(), options_.token_file.c_str());
     std::fflush(stdout);
   }
 
@@ -222,8 +233,10 @@ Result<DevOptions> DevOptionsOf(const Config& config) {
   options.token_file = own_folder ? options.folder + "/token" : DefaultTokenFile();
   std::uint64_t port = config.Number("dev.port"), workers = config.Number("dev.workers"), slots = config.Number("dev.slots");
   if (port > 65535) return Status(Code::kInvalid, "SPEC02", "dev.port " + std::to_string(port) + " is no port", "", "give 0 to 65535");
-  if (workers < 1 || workers > 64) return Status(Code::kInvalid, "SPEC02", "dev.workers " + std::to_string(workers) + " is not possible", "", "give 1 to 64");
-  if (slots > 1024) return Status(Code::kInvalid, "SPEC02", "dev.slots " + std::to_string(slots) + " is not possible", "", "give at most 1024");
+  if (workers < 1 || workers > 64)
+    return Status(Code::kInvalid, "SPEC02", "dev.workers " + std::to_string(workers) + " is not possible", "", "give 1 to 64");
+  if (slots > 1024)
+    return Status(Code::kInvalid, "SPEC02", "dev.slots " + std::to_string(slots) + " is not possible", "", "give at most 1024");
   options.port = static_cast<std::uint16_t>(port);
   options.workers = static_cast<std::uint32_t>(workers);
   unsigned cores = std::max(std::thread::hardware_concurrency(), 1u);
@@ -231,7 +244,8 @@ Result<DevOptions> DevOptionsOf(const Config& config) {
   options.memory_bytes = config.Number("dev.memory");
   // A worker alone takes half of the machine; several share it.
   if (options.memory_bytes == 0 && options.workers > 1)
-    options.memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) / 2 / options.workers;
+    options.memory_bytes =
+        static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) / 2 / options.workers;
   options.defaults = !own_folder && port == 7077;
   return options;
 }

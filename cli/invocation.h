@@ -14,19 +14,19 @@
 namespace ropewalk::cli {
 
 struct Invocation {
-  std::string verb;                    // "run", "submit", "start dev", "job list"...; "": only `text` is to be printed
-  std::string text;                    // help or version, for stdout
+  std::string verb;  // "run", "submit", "start dev", "job list"...; "": only `text` is to be printed
+  std::string text;  // help or version, for stdout
   job::OutputForm output = job::OutputForm::kTable;
-  std::string config_file;             // "": the one in the home folder, where it exists
-  std::vector<ConfigEntry> flags;      // of configuration keys
-  std::vector<std::string> launch;     // run, submit: the job's name or path and everything after it
+  std::string config_file;                                              // "": the one in the home folder, where it exists
+  std::vector<ConfigEntry> flags;                                       // of configuration keys
+  std::vector<std::string> launch;                                      // run, submit: the job's name or path and everything after it
   std::vector<std::pair<std::string, std::string>> launch_environment;  // run, submit: ROPEWALK_... from flags before the name
-  std::string job_name;                // j-7f3
+  std::string job_name;                                                 // j-7f3
   std::uint32_t limit = 100;
   bool follow = false;
-  std::string stream;                  // logs: "", driver, stderr, executor, events
-  std::int64_t timeout_ms = -1;        // job wait; -1: for ever
-  int ready_fd = -1;                   // start master: where the address is written once it serves
+  std::string stream;            // logs: "", driver, stderr, executor, events
+  std::int64_t timeout_ms = -1;  // job wait; -1: for ever
+  int ready_fd = -1;             // start master: where the address is written once it serves
 };
 
 // kInvalid CLI01 names the flag or verb, and the nearest one.

@@ -13,6 +13,11 @@ namespace {
 
 std::string Name(const wire::JobState& job) { return JobName(JobId{job.job()}); }
 
+// A worker's id counts within the master's life (its epoch, in the high half): w3.1 is the first that joined the third.
+std::string WorkerName(std::uint64_t worker) {
+  return worker >> 32 == 0 ? "w" + std::to_string(worker) : "w" + std::to_string(worker >> 32) + "." + std::to_string(worker & 0xffffffffu);
+}
+
 std::int64_t RunningMs(const wire::JobState& job, std::int64_t now_us) {
   if (job.submitted_us() == 0) return 0;
   return ((job.finished_us() != 0 ? job.finished_us() : now_us) - job.submitted_us()) / 1000;
@@ -69,7 +74,8 @@ std::string ShowJobs(const wire::JobList& jobs, job::OutputForm form, std::int64
   std::vector<std::vector<std::string>> rows;
   std::vector<std::string> objects;
   for (const wire::JobState& job : jobs.jobs()) {
-    rows.push_back({Name(job), job.phase(), Progress(job), HumanTime(job.submitted_us()), HumanDuration(RunningMs(job, now_us)), EscapeForLog(job.user(), 32), EscapeForLog(job.name(), 64)});
+    rows.push_back({Name(job), job.phase(), Progress(job), HumanTime(job.submitted_us()), HumanDuration(RunningMs(job, now_us)),
+                    EscapeForLog(job.user(), 32), EscapeForLog(job.name(), 64)});
     objects.push_back(JobJson(job, now_us));
   }
   return Listing(form, "jobs", {"JOB", "PHASE", "TASKS", "SUBMITTED", "TIME", "USER", "NAME"}, rows, objects);
@@ -77,14 +83,16 @@ std::string ShowJobs(const wire::JobList& jobs, job::OutputForm form, std::int64
 
 std::string ShowJob(const wire::JobState& job, job::OutputForm form, std::int64_t now_us) {
   if (form != job::OutputForm::kTable) return JobJson(job, now_us) + "\n";
-  std::string out = "job        " + Name(job) + "  " + EscapeForLog(job.name()) + "\nphase      " + job.phase() + "\nuser       " + EscapeForLog(job.user()) +
-                    "\nsubmitted  " + HumanTime(job.submitted_us()) + "\ntime       " + HumanDuration(RunningMs(job, now_us)) + "\n";
+  std::string out = "job        " + Name(job) + "  " + EscapeForLog(job.name()) + "\nphase      " + job.phase() + "\nuser       " +
+                    EscapeForLog(job.user()) + "\nsubmitted  " + HumanTime(job.submitted_us()) + "\ntime       " +
+                    HumanDuration(RunningMs(job, now_us)) + "\n";
   if (job.action() != 0) out += "action     " + std::to_string(job.action()) + "  " + EscapeForLog(job.action_name()) + "\n";
   for (const std::string& reason : job.pending_reasons()) out += "waits for  " + EscapeForLog(reason) + "\n";
   if (job.stages_size() > 0) {
     std::vector<std::vector<std::string>> rows;
     for (const wire::StageState& stage : job.stages()) {
-      rows.push_back({std::to_string(stage.done()) + "/" + std::to_string(stage.tasks()), std::to_string(stage.running()), std::to_string(stage.lost()), EscapeForLog(stage.name())});
+      rows.push_back({std::to_string(stage.done()) + "/" + std::to_string(stage.tasks()), std::to_string(stage.running()),
+                      std::to_string(stage.lost()), EscapeForLog(stage.name())});
     }
     out += "\n" + Table({"DONE", "RUNNING", "LOST", "STAGE"}, rows);
   }
@@ -97,10 +105,11 @@ std::string ShowWorkers(const wire::WorkerList& workers, job::OutputForm form) {
   std::vector<std::vector<std::string>> rows;
   std::vector<std::string> objects;
   for (const wire::WorkerState& worker : workers.workers()) {
-    std::string id = "w" + std::to_string(worker.worker());
+    std::string id = WorkerName(worker.worker());
     rows.push_back({id, EscapeForLog(worker.state(), 32), std::to_string(worker.busy()) + "/" + std::to_string(worker.slots()),
-                    job::HumanBytes(static_cast<double>(worker.memory_bytes())), job::HumanBytes(static_cast<double>(worker.blocks_bytes())),
-                    EscapeForLog(worker.address(), 64), EscapeForLog(worker.name(), 64)});
+                    job::HumanBytes(static_cast<double>(worker.memory_bytes())),
+                    job::HumanBytes(static_cast<double>(worker.blocks_bytes())), EscapeForLog(worker.address(), 64),
+                    EscapeForLog(worker.name(), 64)});
     objects.push_back(JsonObject()
                           .Text("worker", id)
                           .Text("name", worker.name())
@@ -129,7 +138,8 @@ std::string ShowPlan(const wire::JobState& job, job::OutputForm form) {
                .str() +
            "\n";
   }
-  std::string out = Name(job) + " " + job.phase() + (job.action() == 0 ? "" : ", action " + std::to_string(job.action()) + " " + EscapeForLog(job.action_name())) + "\n";
+  std::string out = Name(job) + " " + job.phase() +
+                    (job.action() == 0 ? "" : ", action " + std::to_string(job.action()) + " " + EscapeForLog(job.action_name())) + "\n";
   out += job.plan_text().empty() ? "no plan yet: its main has not reached an action\n" : job.plan_text();
   if (out.back() != '\n') out += '\n';
   for (const std::string& reason : job.pending_reasons()) out += "waits for: " + EscapeForLog(reason) + "\n";

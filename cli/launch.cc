@@ -30,9 +30,11 @@ struct LaunchFlag {
   bool has_value;
 };
 constexpr LaunchFlag kFlags[] = {
-    {"--master", "ROPEWALK_MASTER", true},         {"--token-file", "ROPEWALK_TOKEN_FILE", true}, {"--detach", "ROPEWALK_DETACH", false},
-    {"--name", "ROPEWALK_NAME", true},             {"--threads", "ROPEWALK_THREADS", true},       {"--memory", "ROPEWALK_MEMORY", true},
-    {"--partitions", "ROPEWALK_PARTITIONS", true}, {"--verify", "ROPEWALK_VERIFY", true},         {"--output", "ROPEWALK_OUTPUT", true},
+    {"--master", "ROPEWALK_MASTER", true},         {"--token-file", "ROPEWALK_TOKEN_FILE", true},
+    {"--detach", "ROPEWALK_DETACH", false},        {"--name", "ROPEWALK_NAME", true},
+    {"--threads", "ROPEWALK_THREADS", true},       {"--memory", "ROPEWALK_MEMORY", true},
+    {"--partitions", "ROPEWALK_PARTITIONS", true}, {"--verify", "ROPEWALK_VERIFY", true},
+    {"--output", "ROPEWALK_OUTPUT", true},
 };
 
 // Takes our flags out of what follows the job's name, up to a "--". Every launch flag may stand there as well as before the name.
@@ -52,7 +54,8 @@ Status TakeFlags(std::vector<std::string>* args, std::vector<std::pair<std::stri
       continue;
     }
     std::string value = "1";
-    if (known->has_value && !attached && i + 1 >= args->size()) return Status(Code::kInvalid, "CLI02", flag + " needs a value", "it is the last argument", "give it one");
+    if (known->has_value && !attached && i + 1 >= args->size())
+      return Status(Code::kInvalid, "CLI02", flag + " needs a value", "it is the last argument", "give it one");
     if (known->has_value) value = attached ? arg.substr(flag.size() + 1) : (*args)[i + 1];
     // The built-in jobs spell their output folder -o or --output: only our three words are ours.
     job::OutputForm form;
@@ -82,11 +85,14 @@ Status CheckExecutable(const std::string& path) {
       fix = near.empty() ? "there are wordcount, sort and grep; your own executable needs its path" : "did you mean \"" + near + "\"?";
     }
     Status why = storage::IoError(error, "", "");
-    return Status(Code::kNotFound, "CLI03", "there is no job " + QuotedPath(path), "it is no built-in job, and as a path: " + why.why(), fix);
+    return Status(Code::kNotFound, "CLI03", "there is no job " + QuotedPath(path), "it is no built-in job, and as a path: " + why.why(),
+                  fix);
   }
-  if (S_ISDIR(info.st_mode)) return Status(Code::kInvalid, "CLI04", QuotedPath(path) + " cannot be executed", "it is a folder", "name the executable in it");
+  if (S_ISDIR(info.st_mode))
+    return Status(Code::kInvalid, "CLI04", QuotedPath(path) + " cannot be executed", "it is a folder", "name the executable in it");
   if (access(path.c_str(), X_OK) != 0)
-    return Status(Code::kInvalid, "CLI04", QuotedPath(path) + " cannot be executed", storage::IoError(errno, "", "").why(), "is it a job's executable? chmod +x it");
+    return Status(Code::kInvalid, "CLI04", QuotedPath(path) + " cannot be executed", storage::IoError(errno, "", "").why(),
+                  "is it a job's executable? chmod +x it");
   return {};
 }
 
@@ -96,13 +102,16 @@ Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, co
   const bool cluster = invocation.verb == "submit";
   const std::string self = "ropewalk " + invocation.verb;
   std::vector<std::string> args = invocation.launch;
-  if (args.empty()) return Status(Code::kInvalid, "CLI02", self + ": which job?", "", "`" + self + " wordcount INPUT... -o OUT`, or the path of your executable");
+  if (args.empty())
+    return Status(Code::kInvalid, "CLI02", self + ": which job?", "",
+                  "`" + self + " wordcount INPUT... -o OUT`, or the path of your executable");
   std::string name = args.front();
   if (name.size() > 1 && name[0] == '-') {
     std::vector<std::string> flags = {"--help", "--config"};
     for (const LaunchFlag& flag : kFlags) flags.push_back(flag.flag);
     std::string near = NearestName(name.substr(0, name.find('=')), flags);
-    return Status(Code::kInvalid, "CLI01", self + ": unknown flag \"" + name + "\"", "", near.empty() ? "`" + self + " --help` shows what it takes" : "did you mean \"" + near + "\"?");
+    return Status(Code::kInvalid, "CLI01", self + ": unknown flag \"" + name + "\"", "",
+                  near.empty() ? "`" + self + " --help` shows what it takes" : "did you mean \"" + near + "\"?");
   }
   args.erase(args.begin());
 
@@ -136,7 +145,8 @@ Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, co
     // The "--" was for us. Init() would take flags of its own names out of what follows, so it stays where one of those follows it.
     auto border = std::find(args.begin(), args.end(), "--");
     bool needed = border != args.end() && std::any_of(border + 1, args.end(), [](const std::string& arg) {
-                    return std::any_of(std::begin(kFlags), std::end(kFlags), [&](const LaunchFlag& f) { return arg.substr(0, arg.find('=')) == f.flag; });
+                    return std::any_of(std::begin(kFlags), std::end(kFlags),
+                                       [&](const LaunchFlag& f) { return arg.substr(0, arg.find('=')) == f.flag; });
                   });
     if (border != args.end() && !needed) args.erase(border);
   }
@@ -151,7 +161,8 @@ Result<std::string> FindJobsBinary() {
   folder.resize(folder.rfind('/') == std::string::npos ? 0 : folder.rfind('/'));
   for (const char* place : {"/ropewalk-jobs", "/../libexec/ropewalk/ropewalk-jobs"})
     if (IsFile(folder + place)) return folder + place;
-  return Status(Code::kNotFound, "CLI05", "the built-in jobs are not installed", "no ropewalk-jobs in " + QuotedPath(folder) + " or ../libexec/ropewalk",
+  return Status(Code::kNotFound, "CLI05", "the built-in jobs are not installed",
+                "no ropewalk-jobs in " + QuotedPath(folder) + " or ../libexec/ropewalk",
                 "install the whole package, or build the target ropewalk-jobs");
 }
 
@@ -167,7 +178,8 @@ Status Exec(const Launch& launch) {
   for (const std::string& arg : launch.argv) argv.push_back(const_cast<char*>(arg.c_str()));
   argv.push_back(nullptr);
   execv(launch.path.c_str(), argv.data());
-  return Status(Code::kInvalid, "CLI04", QuotedPath(launch.path) + " cannot be executed", storage::IoError(errno, "", "").why(), "is it an executable for this machine?");
+  return Status(Code::kInvalid, "CLI04", QuotedPath(launch.path) + " cannot be executed", storage::IoError(errno, "", "").why(),
+                "is it an executable for this machine?");
 }
 
 }  // namespace ropewalk::cli

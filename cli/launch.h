@@ -1,5 +1,5 @@
-// `run` and `submit`: both only start a job's executable with the right environment; Init() in job/ does the rest. The command itself is replaced
-// by the job (exec), so exit codes, signals and output are the job's own.
+// `run` and `submit`: both only start a job's executable with the right environment; Init() in job/ does the rest. The command itself is
+// replaced by the job (exec), so exit codes, signals and output are the job's own.
 //
 // Thread rule: once, from main's thread.
 #pragma once
@@ -15,13 +15,13 @@
 namespace ropewalk::cli {
 
 struct Launch {
-  std::string path;                      // of the executable
+  std::string path;  // of the executable
   std::vector<std::string> argv;
   std::vector<std::pair<std::string, std::string>> environment;  // an empty value: taken out
 };
 
-// Pure but for looking which files exist. `jobs_binary`: of the built-in jobs. kInvalid CLI02: no job, a flag that does not fit. kNotFound CLI03: no
-// such job or file. kInvalid CLI04: a file that cannot be executed.
+// Pure but for looking which files exist. `jobs_binary`: of the built-in jobs. kInvalid CLI02: no job, a flag that does not fit.
+// kNotFound CLI03: no such job or file. kInvalid CLI04: a file that cannot be executed.
 Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, const std::string& jobs_binary);
 
 // Beside our own executable, or in ../libexec/ropewalk. kNotFound CLI05.

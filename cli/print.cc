@@ -10,7 +10,8 @@ namespace ropewalk::cli {
 namespace {
 
 std::size_t Characters(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
 }  // namespace
@@ -35,7 +36,8 @@ std::string Table(const std::vector<std::string>& heading, const std::vector<std
     for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Characters(row[i]));
   auto line = [&](const std::vector<std::string>& row) {
     std::string out;
-    for (std::size_t i = 0; i < row.size(); ++i) out += row[i] + (i + 1 == row.size() ? "\n" : std::string(widths[i] - Characters(row[i]) + 2, ' '));
+    for (std::size_t i = 0; i < row.size(); ++i)
+      out += row[i] + (i + 1 == row.size() ? "\n" : std::string(widths[i] - Characters(row[i]) + 2, ' '));
     return out;
   };
   std::string out = line(heading);
@@ -43,8 +45,8 @@ std::string Table(const std::vector<std::string>& heading, const std::vector<std
   return out;
 }
 
-std::string Listing(job::OutputForm form, const std::string& name, const std::vector<std::string>& heading, const std::vector<std::vector<std::string>>& rows,
-                    const std::vector<std::string>& objects) {
+std::string Listing(job::OutputForm form, const std::string& name, const std::vector<std::string>& heading,
+                    const std::vector<std::vector<std::string>>& rows, const std::vector<std::string>& objects) {
   if (form == job::OutputForm::kTable) return Table(heading, rows);
   if (form == job::OutputForm::kJson) return JsonObject().Raw(name, JsonArray(objects)).str() + "\n";
   std::string out;

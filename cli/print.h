@@ -29,10 +29,10 @@ std::string JsonArray(const std::vector<std::string>& items);
 std::string Table(const std::vector<std::string>& heading, const std::vector<std::vector<std::string>>& rows);
 
 // A list in the form asked for: the table, {"name": [...]} in one line, or one object a line.
-std::string Listing(job::OutputForm form, const std::string& name, const std::vector<std::string>& heading, const std::vector<std::vector<std::string>>& rows,
-                    const std::vector<std::string>& objects);
+std::string Listing(job::OutputForm form, const std::string& name, const std::vector<std::string>& heading,
+                    const std::vector<std::vector<std::string>>& rows, const std::vector<std::string>& objects);
 
-std::string HumanDuration(std::int64_t ms);       // "0.42 s", "3 min 20 s", "2 h 5 min"
-std::string HumanTime(std::int64_t unix_us);      // "2026-11-29 20:15:49" in local time; "-" for 0
+std::string HumanDuration(std::int64_t ms);   // "0.42 s", "3 min 20 s", "2 h 5 min"
+std::string HumanTime(std::int64_t unix_us);  // "2026-11-29 20:15:49" in local time; "-" for 0
 
 }  // namespace ropewalk::cli

@@ -27,7 +27,9 @@ constexpr std::uint32_t kFollowMs = 200;  // two streams are followed in turn
 std::int64_t MonotonicMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-std::int64_t NowUs() { return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+std::int64_t NowUs() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 Status WriteAll(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
@@ -119,7 +121,8 @@ class Query {
       }
       version = state.version();
       if (give_up_ms >= 0 && MonotonicMs() >= give_up_ms) {
-        return Status(Code::kDeadlineExceeded, "CLI08", "job " + JobName(job_) + " is not over after " + std::to_string(invocation_.timeout_ms) + " ms",
+        return Status(Code::kDeadlineExceeded, "CLI08",
+                      "job " + JobName(job_) + " is not over after " + std::to_string(invocation_.timeout_ms) + " ms",
                       "it is " + state.phase(), "wait longer; `ropewalk job show " + JobName(job_) + "` shows what it does");
       }
     }

@@ -41,7 +41,9 @@ Status SetShortNames(Config* config) {
     const char* variable;
     const char* key;
   };
-  for (const Short& s : {Short{"ROPEWALK_MASTER", "client.master"}, {"ROPEWALK_TOKEN_FILE", "client.token_file"}, {"ROPEWALK_TOKEN_FILE", "master.token_file"},
+  for (const Short& s : {Short{"ROPEWALK_MASTER", "client.master"},
+                         {"ROPEWALK_TOKEN_FILE", "client.token_file"},
+                         {"ROPEWALK_TOKEN_FILE", "master.token_file"},
                          {"ROPEWALK_TOKEN_FILE", "worker.token_file"}}) {
     const char* value = std::getenv(s.variable);
     if (value == nullptr || *value == '\0') continue;

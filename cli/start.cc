@@ -21,7 +21,8 @@
 namespace ropewalk::cli {
 namespace {
 
-// All folders of a path; daemons make only the last one themselves, so that a typing mistake does not create a tree. The home folder is ours.
+// All folders of a path; daemons make only the last one themselves, so that a typing mistake does not create a tree. The home folder is
+// ours.
 Status MakeParents(const std::string& path) {
   for (std::size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
     if (mkdir(path.substr(0, slash).c_str(), 0700) == 0 || errno == EEXIST) continue;
@@ -42,8 +43,8 @@ Status StartMaster(const Invocation& invocation, const Config& config) {
   options.listen_address = config.Text("master.listen");
   options.token_file = TokenFile(config, "master");
   options.on_listening = [&](const std::string& address) {
-    std::printf("master listens on %s; token file %s; state in %s\n  start a worker:  ropewalk start worker --join %s --token-file %s\n", address.c_str(),
-                options.token_file.c_str(), options.state_dir.c_str(), address.c_str(), options.token_file.c_str());
+    std::printf("master listens on %s; token file %s; state in %s\n  start a worker:  ropewalk start worker --join %s --token-file %s\n",
+                address.c_str(), options.token_file.c_str(), options.state_dir.c_str(), address.c_str(), options.token_file.c_str());
     std::fflush(stdout);
     if (invocation.ready_fd < 0) return;
     std::string line = address + "\n";
@@ -60,7 +61,8 @@ Status StartMaster(const Invocation& invocation, const Config& config) {
 Status StartWorker(const Config& config) {
   RETURN_IF_ERROR(RefuseOpenAddress(config.Text("worker.listen")));
   std::uint64_t slots = config.Number("worker.slots");
-  if (slots > 1024) return Status(Code::kInvalid, "SPEC02", "worker.slots " + std::to_string(slots) + " is not possible", "", "give at most 1024");
+  if (slots > 1024)
+    return Status(Code::kInvalid, "SPEC02", "worker.slots " + std::to_string(slots) + " is not possible", "", "give at most 1024");
   std::string folder = StateFolder(config, "worker");
   RETURN_IF_ERROR(MakeParents(folder));
 #if ROPEWALK_HAS_WORKER
@@ -88,7 +90,8 @@ Status RefuseOpenAddress(const std::string& address) {
   ASSIGN_OR_RETURN(std::vector<rpc::SocketAddress> candidates, rpc::ResolveAddress(address));
   for (const rpc::SocketAddress& candidate : candidates) {
     if (candidate.is_loopback()) continue;
-    return Status(Code::kInvalid, "SEC01", "refused to listen on " + address, "it can be reached from other machines, and without TLS credentials whoever can read the network could submit jobs",
+    return Status(Code::kInvalid, "SEC01", "refused to listen on " + address,
+                  "it can be reached from other machines, and without TLS credentials whoever can read the network could submit jobs",
                   "listen on 127.0.0.1, and forward the port through SSH where needed");
   }
   return {};

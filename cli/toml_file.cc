@@ -35,7 +35,8 @@ struct Walker {
       } else if (auto on = node.value_exact<bool>()) {
         Add(key, name, *on ? "true" : "false", place);
       } else {
-        return Status(Code::kInvalid, "SPEC03", place + ": the value of \"" + name + "\" is no text, whole number or true/false", "", "mend the value");
+        return Status(Code::kInvalid, "SPEC03", place + ": the value of \"" + name + "\" is no text, whole number or true/false", "",
+                      "mend the value");
       }
     }
     return {};
@@ -53,7 +54,8 @@ Result<std::vector<ConfigEntry>> ReadTomlFile(const std::string& path) {
     return storage::IoError(error, error == ENOENT ? "IO01" : "IO02", "cannot read the configuration " + storage::QuotedPath(path));
   toml::parse_result parsed = toml::parse(text, path);
   if (!parsed) {
-    return Status(Code::kInvalid, "SPEC03", Place(path, parsed.error().source()) + ": this is no TOML", std::string(parsed.error().description()), "mend the line");
+    return Status(Code::kInvalid, "SPEC03", Place(path, parsed.error().source()) + ": this is no TOML",
+                  std::string(parsed.error().description()), "mend the line");
   }
   Walker walker{path, {}};
   RETURN_IF_ERROR(walker.Walk(parsed.table(), ""));

@@ -1,3 +1,6 @@
+// The version that `ropewalk version` says. One place, fed by CMake.
+//
+// Thread rule: a constant.
 #pragma once
 
 namespace ropewalk::cli {

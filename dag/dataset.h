@@ -9,6 +9,9 @@
 // Lambdas are captured by value and copied for each attempt of a task. A lambda gets `const T&`, or std::string_view where T is that (lines,
 // words): a view is valid during the call only; whatever is kept by a shuffle, cache or action is copied and owned (Owned<T>: string).
 //
+// What shuffles, caches, unions and Collect see must be of a type that Ropewalk can encode (dag/codec.h); between chained lambdas any copyable
+// type will do. So operators that store say `auto`: their types are looked at when they are called, not when a dataset is named.
+//
 // Dataset<T, Pipe> carries the callables that were chained since the last shuffle in its type, so that they are fused; it converts to
 // Dataset<T> wherever a name for the type is needed: `Dataset<std::pair<Page, double>> ranks = links.MapValues(...)`.
 //
@@ -36,12 +39,17 @@
 #include "dag/plan/groups.h"
 #include "dag/plan/node.h"
 #include "dag/plan/shuffles.h"
+#include "dag/plan/sorts.h"
 #include "dag/plan/sources.h"
 
 namespace ropewalk::dag {
 
 struct PartitionOptions {
   std::uint32_t partitions = 0;  // of the result; 0: Settings::partitions, else two for each slot
+};
+struct SortByOptions {
+  bool descending = false;
+  std::uint32_t partitions = 0;  // as in PartitionOptions
 };
 struct WriteOptions {
   bool overwrite = false;        // replace a folder that exists, at once, when everything is written
@@ -175,13 +183,13 @@ class Dataset {
   }
 
   // Each different record once.
-  Dataset<Owned<T>> Distinct(PartitionOptions options = {}, Site site = Site::Here()) const {
+  auto Distinct(PartitionOptions options = {}, Site site = Site::Here()) const {
     CheckStored<Owned<T>>();
     PlanNodePtr node = NewNode("Distinct", site, Partitions(options), TypeHash<Owned<T>>());
     AddMapSide<AddRecord, AggregateWriter<Owned<T>, Nothing, KeepFirst>>(*node, 0, node->partitions(), [](const TaskContext& context, SegmentWriter* out, std::uint32_t parts) {
       return std::make_unique<AggregateWriter<Owned<T>, Nothing, KeepFirst>>(ShuffleOptionsOf(context, parts), out);
     });
-    return {node, std::make_shared<DistinctStream<Owned<T>>>(node->stage_id())};
+    return Dataset<Owned<T>>(node, std::make_shared<DistinctStream<Owned<T>>>(node->stage_id()));
   }
 
   // (key, value)... -> (key, vector of all its values), in the order of the input. A group must fit into memory: see ReduceGroups.
@@ -235,11 +243,37 @@ class Dataset {
     return Dataset<std::pair<K, std::pair<A, B>>>(node, std::make_shared<JoinStream<K, A, B>>(node->stage_id(0), node->stage_id(1)));
   }
 
+  // ---- order -------------------------------------------------------------------------------------------------------------------------
+
+  // All records in the order of key(record), over all partitions: part 0 holds the first, the last part the last; equal keys stay in the order of
+  // the input and may be divided over partitions. Text is ordered by its bytes (LC_ALL=C), floats with NaN last, pairs and tuples member by
+  // member, other types by their operator<. `SortBy(&Visit::seconds, {.descending = true})`.
+  template <class KeyFn>
+  auto SortBy(KeyFn key, SortByOptions options = {}, Site site = Site::Here()) const {
+    CheckCallable<KeyFn>();
+    CheckStored<Owned<T>>();
+    static_assert(std::is_invocable_v<KeyFn&, const T&>, "SortBy: the function must take one record and return what to order by");
+    using K = Owned<std::invoke_result_t<KeyFn&, const T&>>;
+    CheckRecord<K>();
+    CheckStored<K>();
+    using Adder = std::conditional_t<kKeyMayBeRecord<K, Owned<T>>, AddTextPair, AddSortPair>;
+    auto keyed = KeyBy(key, site);
+    return options.descending ? keyed.template SortInto<K, Owned<T>, SortPayload<K, Owned<T>>, Descending<NaturalOrder<K>>, Adder, true>("SortBy", options, site)
+                              : keyed.template SortInto<K, Owned<T>, SortPayload<K, Owned<T>>, NaturalOrder<K>, Adder, true>("SortBy", options, site);
+  }
+  // All records in their own order.
+  auto Sort(SortByOptions options = {}, Site site = Site::Here()) const {
+    CheckStored<Owned<T>>();
+    using K = Owned<T>;
+    return options.descending ? SortInto<K, K, Nothing, Descending<NaturalOrder<K>>, AddSortKey, false>("Sort", options, site)
+                              : SortInto<K, K, Nothing, NaturalOrder<K>, AddSortKey, false>("Sort", options, site);
+  }
+
   // ---- other datasets --------------------------------------------------------------------------------------------------------------
 
   // All records of both, duplicates too: the partitions of this one, then of the other.
   template <class U, class OtherPipe>
-  Dataset<Owned<T>> Union(const Dataset<U, OtherPipe>& other, Site site = Site::Here()) const {
+  auto Union(const Dataset<U, OtherPipe>& other, Site site = Site::Here()) const {
     static_assert(std::is_same_v<Owned<T>, Owned<U>>, "Union: both datasets must hold the same type");
     CheckStored<Owned<T>>();
     Dataset<Owned<T>> a = Erase(site), b = other.Erase(site);
@@ -248,17 +282,17 @@ class Dataset {
                                                                                       .partitions = a.node()->partitions() + b.node()->partitions(),
                                                                                       .parents = {a.node(), b.node()}});
     using Members = std::vector<typename UnionStream<View<T>>::Member>;
-    return {node, std::make_shared<UnionStream<View<T>>>(Members{{a.stream(), 0}, {b.stream(), a.node()->partitions()}})};
+    return Dataset<Owned<T>>(node, std::make_shared<UnionStream<View<T>>>(Members{{a.stream(), 0}, {b.stream(), a.node()->partitions()}}));
   }
 
   // Keeps the records once they are computed, until no dataset needs them; later actions read them instead of computing them again.
-  Dataset<Owned<T>> Cache(Site site = Site::Here()) const {
+  auto Cache(Site site = Site::Here()) const {
     CheckStored<Owned<T>>();
     PlanNodePtr node = NewNode("Cache", site, node_->partitions(), TypeHash<Owned<T>>());
     AddMapSide<AddRecord, CacheWriter<Owned<T>>>(
         *node, 0, 1, [](const TaskContext&, SegmentWriter* out, std::uint32_t) { return std::make_unique<CacheWriter<Owned<T>>>(out); },
         InputPattern::kOneToOne);
-    return {node, std::make_shared<CacheStream<Owned<T>>>(node->stage_id())};
+    return Dataset<Owned<T>>(node, std::make_shared<CacheStream<Owned<T>>>(node->stage_id()));
   }
 
   // ---- actions -----------------------------------------------------------------------------------------------------------------------
@@ -347,10 +381,10 @@ class Dataset {
   const StreamPtr<typename Pipe::Flow>& stream() const { return stream_; }
   const Pipe& pipe() const { return pipe_; }
   const PipeNotes& notes() const { return notes_; }
-  Dataset<Owned<T>> Erase(Site site) const {
+  auto Erase(Site site) const {
     CheckStored<Owned<T>>();
     if constexpr (std::is_same_v<Pipe, IdentityPipe<View<T>>>) {
-      return {node_, stream_};
+      return Dataset<Owned<T>>(node_, stream_);
     } else {
       PlanNodePtr node = std::make_shared<PlanNode>(node_->context(), PlanNode::Options{.op = "Pipe",
                                                                                         .site = site,
@@ -358,7 +392,7 @@ class Dataset {
                                                                                         .fingerprint = notes_.fingerprint,
                                                                                         .label = node_->label() + notes_.operators,
                                                                                         .parents = {node_}});
-      return {node, std::make_shared<PipeStream<T, Pipe>>(stream_, pipe_)};
+      return Dataset<Owned<T>>(node, std::make_shared<PipeStream<T, Pipe>>(stream_, pipe_));
     }
   }
 
@@ -452,6 +486,16 @@ class Dataset {
     return Dataset<U>(node, std::make_shared<GroupFunctionStream<K, V, typename Groups::type, Fn>>(node->stage_id(), std::move(fn)));
   }
 
+  template <class K, class R, class P, class Order, class Adder, bool kByKey>
+  Dataset<R> SortInto(const char* op, const SortByOptions& options, Site site) const {
+    using Writer = SortWriter<K, P, Order>;
+    PlanNodePtr node = NewNode(op, site, Partitions({options.partitions}), HashCombine(TypeHash<K, R>(), options.descending));
+    AddMapSide<Adder, Writer>(*node, 0, kSortParts, [](const TaskContext& context, SegmentWriter* out, std::uint32_t) {
+      return std::make_unique<Writer>(SortOptions{.memory_bytes_max = context.settings->operator_bytes}, out);
+    });
+    return {node, std::make_shared<SortStream<K, R, Order, kByKey>>(node->stage_id(), node->partitions())};
+  }
+
   template <class K, class V, class Adder, class Combine>
   Dataset<std::pair<K, V>> Aggregate(const char* op, Combine combine, PartitionOptions options, Site site) const {
     PlanNodePtr node = NewNode(op, site, Partitions(options), HashCombine(TypeHash<K, V>(), CallableHash(combine)));
@@ -524,5 +568,6 @@ class CollectHandle {
 namespace ropewalk {
 using dag::Dataset;
 using dag::PartitionOptions;
+using dag::SortByOptions;
 using dag::WriteOptions;
 }  // namespace ropewalk

@@ -98,7 +98,8 @@ struct ArtifactStore::Impl {
     if (int error = HashFile(fd, &hash); error != 0) return Disk(error, "cannot read " + QuotedPath(part));
     if (hash != sha256) {
       unlink(part.c_str());
-      return Status(Code::kDataLoss, "ART02", "artifact " + HexString(sha256).substr(0, 12) + " arrived damaged", "its content has another SHA-256", "send it again");
+      return Status(Code::kDataLoss, "ART02", "artifact " + HexString(sha256).substr(0, 12) + " arrived damaged",
+                    "its content has another SHA-256", "send it again");
     }
     // Synced before it gets its name: a name is the promise that the content is whole.
     if (fchmod(fd, 0500) != 0 || fsync(fd) != 0) return Disk(errno, "cannot sync " + QuotedPath(part));
@@ -113,7 +114,8 @@ ArtifactStore::ArtifactStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 ArtifactStore::~ArtifactStore() = default;
 
 Result<std::unique_ptr<ArtifactStore>> ArtifactStore::Open(ArtifactOptions options) {
-  if (mkdir(options.folder.c_str(), 0700) != 0 && errno != EEXIST) return Disk(errno, "cannot make the folder " + QuotedPath(options.folder));
+  if (mkdir(options.folder.c_str(), 0700) != 0 && errno != EEXIST)
+    return Disk(errno, "cannot make the folder " + QuotedPath(options.folder));
   auto impl = std::make_unique<Impl>();
   impl->options = std::move(options);
   return std::unique_ptr<ArtifactStore>(new ArtifactStore(std::move(impl)));
@@ -135,11 +137,14 @@ Result<std::uint64_t> ArtifactStore::Size(std::string_view sha256) const {
 }
 
 Result<bool> ArtifactStore::Put(std::string_view sha256, std::uint64_t offset, std::uint64_t size, std::string_view chunk) {
-  auto invalid = [&](const std::string& why) { return Status(Code::kInvalid, "ART01", "artifact " + HexString(sha256.substr(0, 6)) + " is refused", why); };
+  auto invalid = [&](const std::string& why) {
+    return Status(Code::kInvalid, "ART01", "artifact " + HexString(sha256.substr(0, 6)) + " is refused", why);
+  };
   if (sha256.size() != kSha256Bytes) return invalid("its name is no SHA-256");
   if (size > impl_->options.artifact_bytes_max)
     return Status(Code::kInvalid, "ART01", "artifact " + HexString(sha256).substr(0, 12) + " is refused",
-                  std::to_string(size) + " bytes are more than the limit of " + std::to_string(impl_->options.artifact_bytes_max), "make the executable smaller (strip)");
+                  std::to_string(size) + " bytes are more than the limit of " + std::to_string(impl_->options.artifact_bytes_max),
+                  "make the executable smaller (strip)");
   if (offset > size || chunk.size() > size - offset) return invalid("a chunk reaches beyond its size");
   std::lock_guard lock(impl_->mutex);
   if (Has(sha256)) return true;

@@ -18,7 +18,7 @@
 namespace ropewalk::storage {
 
 struct ArtifactOptions {
-  std::string folder;                          // made 0700 when missing
+  std::string folder;  // made 0700 when missing
   std::uint64_t artifact_bytes_max = 4ull << 30;
 };
 
@@ -34,7 +34,8 @@ class ArtifactStore {
   std::uint64_t ReceivedBytes(std::string_view sha256) const;
 
   // Adds `chunk` at `offset` of an artifact of `size` bytes. True: now complete, verified and durable. Repeats of bytes that are already
-  // there are accepted and ignored. kInvalid ART01: a gap, a chunk past `size`, another size, a name that is no SHA-256, or above the limit.
+  // there are accepted and ignored. kInvalid ART01: a gap, a chunk past `size`, another size, a name that is no SHA-256, or above the
+  // limit.
   // kDataLoss ART02: the content does not hash to its name (all of it is dropped). ART03: the disk (kResourceExhausted when full).
   Result<bool> Put(std::string_view sha256, std::uint64_t offset, std::uint64_t size, std::string_view chunk);
 

@@ -12,7 +12,9 @@
 namespace ropewalk::storage {
 namespace {
 
-std::string At(const InputFile& file, std::uint64_t offset) { return "input " + QuotedPath(file.path) + " at byte " + std::to_string(offset); }
+std::string At(const InputFile& file, std::uint64_t offset) {
+  return "input " + QuotedPath(file.path) + " at byte " + std::to_string(offset);
+}
 
 // In the middle of a job a path that vanished is the user's doing as much as one that changed, not a mistyped name.
 Status AsUserError(const Status& status) {
@@ -61,7 +63,8 @@ Status InputFileReader::CheckUnchanged() const {
   if (!S_ISREG(info.st_mode)) return Changed(file_, "it is no regular file any more");
   if (static_cast<std::uint64_t>(info.st_size) != file_.bytes)
     return Changed(file_, "it had " + std::to_string(file_.bytes) + " bytes and has " + std::to_string(info.st_size) + " now");
-  if (info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec != file_.mtime_ns) return Changed(file_, "its modification time is another");
+  if (info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec != file_.mtime_ns)
+    return Changed(file_, "its modification time is another");
   return {};
 }
 

@@ -53,15 +53,17 @@ Status CheckOutput(const OutputSpec& spec, std::span<const std::string> input_pa
     // A pattern may match files beside the output, as `*.txt` does with `out`; only a folder that is read as a whole holds it.
     bool inside = input_path == WithoutPattern(input_path) && IsOrHolds(input, output);
     if (inside || IsOrHolds(output, input)) {
-      return Refused("OUT03", shown + " is, holds or lies in the input " + QuotedPath(input_path), "the job would read or delete its own data",
-                     "choose another output folder");
+      return Refused("OUT03", shown + " is, holds or lies in the input " + QuotedPath(input_path),
+                     "the job would read or delete its own data", "choose another output folder");
     }
   }
   std::error_code no_cwd;
   std::string cwd = std::filesystem::current_path(no_cwd).string();
   const char* home = std::getenv("HOME");
-  if (spec.overwrite && (output == "/" || (!no_cwd && IsOrHolds(output, cwd)) || (home != nullptr && *home != '\0' && IsOrHolds(output, Canonical(home))))) {
-    return Refused("OUT03", shown + " is not overwritten", "it is or holds the home or the working folder", "choose a folder of its own for the output");
+  if (spec.overwrite &&
+      (output == "/" || (!no_cwd && IsOrHolds(output, cwd)) || (home != nullptr && *home != '\0' && IsOrHolds(output, Canonical(home))))) {
+    return Refused("OUT03", shown + " is not overwritten", "it is or holds the home or the working folder",
+                   "choose a folder of its own for the output");
   }
 
   OutputFiles files(spec);
@@ -70,13 +72,16 @@ Status CheckOutput(const OutputSpec& spec, std::span<const std::string> input_pa
   if (error == 0 && facts.kind != FileKind::kFolder) {
     return Refused("OUT04", shown + " is no folder", "a file or link of that name stands there", "remove it, or choose another name");
   }
-  if (error == 0 && !spec.overwrite) return Refused("OUT01", shown + " exists", "a job never mixes its output with what is there", "choose another folder, or give --overwrite");
+  if (error == 0 && !spec.overwrite)
+    return Refused("OUT01", shown + " exists", "a job never mixes its output with what is there",
+                   "choose another folder, or give --overwrite");
   if (error != 0 && error != ENOENT) return Refused("OUT02", shown + " cannot be made", IoError(error, "", "").why(), "check the path");
 
   struct stat info;
   if (stat(paths.parent.c_str(), &info) != 0) {
     Status why = IoError(errno, "", "");
-    return Refused("OUT02", shown + " cannot be made: the folder " + QuotedPath(paths.parent) + " cannot be reached", why.why(), "make it first (mkdir -p), or choose another");
+    return Refused("OUT02", shown + " cannot be made: the folder " + QuotedPath(paths.parent) + " cannot be reached", why.why(),
+                   "make it first (mkdir -p), or choose another");
   }
   if (!S_ISDIR(info.st_mode)) {
     return Refused("OUT02", shown + " cannot be made: " + QuotedPath(paths.parent) + " is a file", "", "choose a path below a folder");

@@ -40,7 +40,8 @@ class LocalFile final : public WritableFile {
   }
 
  private:
-  // Lets the disk work while the next bytes are being made, so that the sync at the end finds little left to do. Only a hint: Sync() is what counts.
+  // Lets the disk work while the next bytes are being made, so that the sync at the end finds little left to do. Only a hint: Sync() is
+  // what counts.
   void StartWriteback() {
     constexpr std::uint64_t kPieceBytes = 8 << 20;
     if (written_ - handed_over_ < kPieceBytes) return;

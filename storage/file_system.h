@@ -16,7 +16,7 @@ namespace ropewalk::storage {
 
 class WritableFile {
  public:
-  virtual ~WritableFile() = default;  // closes; what was not synced may be lost
+  virtual ~WritableFile() = default;                                       // closes; what was not synced may be lost
   [[nodiscard]] virtual int Append(std::span<const std::byte> bytes) = 0;  // all of it, or an error
   [[nodiscard]] virtual int Sync() = 0;  // a failed sync is never retried: the kernel may have dropped the pages
   [[nodiscard]] virtual int Close() = 0;
@@ -37,13 +37,14 @@ struct FileFacts {
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  [[nodiscard]] virtual int Create(const std::string& path, std::unique_ptr<WritableFile>* file) = 0;  // empties one that is there
+  [[nodiscard]] virtual int Create(const std::string& path, std::unique_ptr<WritableFile>* file) = 0;           // empties one that is there
   [[nodiscard]] virtual int ReadSmall(const std::string& path, std::size_t bytes_max, std::string* bytes) = 0;  // EFBIG when larger
   [[nodiscard]] virtual int MakeFolder(const std::string& path) = 0;  // EEXIST when something is there
   [[nodiscard]] virtual int SyncFolder(const std::string& path) = 0;  // or a new name in it may vanish
   [[nodiscard]] virtual int Look(const std::string& path, FileFacts* facts) = 0;
   [[nodiscard]] virtual int List(const std::string& path, std::vector<std::string>* names) = 0;  // in byte order
-  [[nodiscard]] virtual int Rename(const std::string& from, const std::string& to, RenameMode mode) = 0;  // EINVAL/ENOSYS: mode unknown here
+  [[nodiscard]] virtual int Rename(const std::string& from, const std::string& to,
+                                   RenameMode mode) = 0;  // EINVAL/ENOSYS: mode unknown here
   [[nodiscard]] virtual int RemoveFile(const std::string& path) = 0;
   [[nodiscard]] virtual int RemoveFolder(const std::string& path) = 0;  // an empty one
 };

@@ -77,7 +77,8 @@ class GzipSource final : public ByteSource {
       return Status(Code::kUserError, "IO03", WhereAt(member_begin_) + ": this is no gzip data", "a gzip file begins with the bytes 1f 8b",
                     "rename the file without .gz if it is plain text");
     }
-    return Status(Code::kUserError, "IO03", Where() + ": the gzip data is damaged", why + ", in the member that begins at byte " + std::to_string(member_begin_),
+    return Status(Code::kUserError, "IO03", Where() + ": the gzip data is damaged",
+                  why + ", in the member that begins at byte " + std::to_string(member_begin_),
                   "make or fetch the file again (gzip -t checks it)");
   }
 
@@ -101,7 +102,7 @@ class GzipSource final : public ByteSource {
   z_stream stream_{};
   std::uint64_t read_bytes_ = 0;  // from the file, so far
   std::uint64_t member_begin_ = 0;
-  std::uint64_t members_ = 0;     // complete ones
+  std::uint64_t members_ = 0;  // complete ones
   bool started_ = false;
   bool in_member_ = false;
   bool padding_ = false;

@@ -24,15 +24,15 @@ namespace ropewalk::storage {
 enum class Compression : std::uint8_t { kNone = 0, kGzip = 1, kZstd = 2 };
 
 struct InputFile {
-  std::string path;          // absolute
-  std::uint64_t bytes = 0;   // as stored
-  std::int64_t mtime_ns = 0; // an input that changes under a job fails it
+  std::string path;           // absolute
+  std::uint64_t bytes = 0;    // as stored
+  std::int64_t mtime_ns = 0;  // an input that changes under a job fails it
   Compression compression = Compression::kNone;
 };
 
 struct InputSplit {
-  std::uint32_t file = 0;    // index into the listing
-  std::uint64_t begin = 0;   // bytes as stored; compressed files: the whole file
+  std::uint32_t file = 0;   // index into the listing
+  std::uint64_t begin = 0;  // bytes as stored; compressed files: the whole file
   std::uint64_t end = 0;
 };
 

@@ -11,8 +11,8 @@
 #include <rocksdb/write_batch.h>
 #include <sys/stat.h>
 
-#include <cerrno>
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -80,7 +80,8 @@ struct Journal::Impl {
   std::string Name() const { return "journal " + QuotedPath(options.folder); }
 
   Status Damaged(const std::string& why) const {
-    return Status(Code::kDataLoss, "STATE02", Name() + " is damaged", why, "restore the folder from a copy; without one, move it away and submit the jobs again");
+    return Status(Code::kDataLoss, "STATE02", Name() + " is damaged", why,
+                  "restore the folder from a copy; without one, move it away and submit the jobs again");
   }
 
   Status Translate(const rocksdb::Status& status, const std::string& doing) const {
@@ -88,10 +89,12 @@ struct Journal::Impl {
     std::string text = status.ToString();
     if (status.IsCorruption()) return Damaged(text);
     if (status.IsNoSpace() || text.find("No space left") != std::string::npos) {
-      return Status(Code::kResourceExhausted, "STATE05", Name() + ": the disk is full while " + doing, text, "free space on that disk and start again");
+      return Status(Code::kResourceExhausted, "STATE05", Name() + ": the disk is full while " + doing, text,
+                    "free space on that disk and start again");
     }
     if (text.find("lock") != std::string::npos) {
-      return Status(Code::kUnavailable, "STATE01", Name() + " is in use", "another process has it open (" + text + ")", "stop the other master, or use another folder");
+      return Status(Code::kUnavailable, "STATE01", Name() + " is in use", "another process has it open (" + text + ")",
+                    "stop the other master, or use another folder");
     }
     return Status(Code::kUserError, "STATE04", Name() + ": error while " + doing, text, "check the folder's disk and permissions");
   }
@@ -123,8 +126,8 @@ struct Journal::Impl {
       batch.Put("F", Guarded("F", options.format));
       RETURN_IF_ERROR(Write(&batch, "writing the format"));
     } else if (**format != options.format) {
-      return Status(Code::kVersionSkew, "STATE03", Name() + " has the format \"" + **format + "\"", "this program reads \"" + options.format + "\"",
-                    "use the program's version that wrote it, or another folder");
+      return Status(Code::kVersionSkew, "STATE03", Name() + " has the format \"" + **format + "\"",
+                    "this program reads \"" + options.format + "\"", "use the program's version that wrote it, or another folder");
     }
     auto snapshot = Read("S");
     if (!snapshot.ok()) return snapshot.status();
@@ -244,7 +247,8 @@ Status Journal::Replay(std::uint64_t after, const std::function<Status(std::uint
   for (it->Seek(RecordKey(expected)); it->Valid() && expected <= last; it->Next(), ++expected) {
     if (it->key().size() != 9 || it->key()[0] != 'R' || SequenceOf(it->key()) != expected) break;
     std::string_view bytes;
-    if (!Unguard(View(it->key()), View(it->value()), &bytes)) return impl_->Damaged("the checksum of record " + std::to_string(expected) + " is wrong");
+    if (!Unguard(View(it->key()), View(it->value()), &bytes))
+      return impl_->Damaged("the checksum of record " + std::to_string(expected) + " is wrong");
     RETURN_IF_ERROR(record(expected, bytes));
   }
   RETURN_IF_ERROR(impl_->Translate(it->status(), "replaying"));
@@ -257,8 +261,9 @@ Status Journal::Snapshot(std::string_view state, std::uint64_t upto) {
     std::lock_guard lock(impl_->mutex);
     if (!impl_->broken.ok()) return impl_->broken;
     if (upto > impl_->last || upto < impl_->snapshot_upto) {
-      return Status(Code::kInvalid, "STATE06", "a snapshot up to record " + std::to_string(upto) + ", but records reach from " +
-                    std::to_string(impl_->snapshot_upto + 1) + " to " + std::to_string(impl_->last));
+      return Status(Code::kInvalid, "STATE06",
+                    "a snapshot up to record " + std::to_string(upto) + ", but records reach from " +
+                        std::to_string(impl_->snapshot_upto + 1) + " to " + std::to_string(impl_->last));
     }
   }
   std::string value;

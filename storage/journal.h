@@ -23,7 +23,7 @@
 namespace ropewalk::storage {
 
 struct JournalOptions {
-  std::string folder;            // made 0700 when missing; its parent must exist
+  std::string folder;                        // made 0700 when missing; its parent must exist
   std::string format = "ropewalk-master-1";  // what the records are; a journal of another format is refused (STATE03)
 };
 

@@ -65,20 +65,23 @@ class Lister {
  private:
   Status AddFile(const std::string& path, const struct stat& info) {
     if (!S_ISREG(info.st_mode)) {
-      return Status(Code::kUserError, "IO02", "cannot read input " + QuotedPath(path), "it is a pipe, socket or device, and a job may read its input twice",
-                    "copy the data into a file first");
+      return Status(Code::kUserError, "IO02", "cannot read input " + QuotedPath(path),
+                    "it is a pipe, socket or device, and a job may read its input twice", "copy the data into a file first");
     }
     if (faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0) return Unreadable(errno, path);
     if (listing_->files.size() >= kFilesMax)
-      return Status(Code::kInvalid, "IO01", "more than " + std::to_string(kFilesMax) + " input files", "the plan of a job holds them all", "join small files, or run several jobs");
-    listing_->files.push_back({path, static_cast<std::uint64_t>(info.st_size), info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec, CompressionOf(path)});
+      return Status(Code::kInvalid, "IO01", "more than " + std::to_string(kFilesMax) + " input files", "the plan of a job holds them all",
+                    "join small files, or run several jobs");
+    listing_->files.push_back(
+        {path, static_cast<std::uint64_t>(info.st_size), info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec, CompressionOf(path)});
     return {};
   }
 
   Status Walk(const std::string& folder, const struct stat& folder_info) {
     auto id = std::pair(folder_info.st_dev, folder_info.st_ino);
     if (std::find(above_.begin(), above_.end(), id) != above_.end() || above_.size() >= kDepthMax) {
-      return Status(Code::kUserError, "IO02", "cannot read the folder " + QuotedPath(folder), "a symbolic link leads back to a folder above it, or folders are nested too deep",
+      return Status(Code::kUserError, "IO02", "cannot read the folder " + QuotedPath(folder),
+                    "a symbolic link leads back to a folder above it, or folders are nested too deep",
                     "remove the link, or name the files by a pattern");
     }
     above_.push_back(id);
@@ -117,18 +120,21 @@ Status NotFound(const std::string& pattern, const std::string& path) {
 
 Status ListPattern(const std::string& pattern, const std::string& work_dir, InputListing* listing) {
   if (pattern.empty() || pattern.find('\0') != std::string::npos)
-    return Status(Code::kInvalid, "IO01", "input " + QuotedPath(pattern) + " is no path", "it is empty or holds a NUL", "give a file, a folder or a pattern");
+    return Status(Code::kInvalid, "IO01", "input " + QuotedPath(pattern) + " is no path", "it is empty or holds a NUL",
+                  "give a file, a folder or a pattern");
   std::string local = pattern.starts_with("file:///") ? pattern.substr(7) : pattern;
   std::string path = Tidy(local[0] == '/' ? local : work_dir + "/" + local);
   struct stat info;
   if (stat(path.c_str(), &info) == 0) {
     if (pattern.back() == '/' && !S_ISDIR(info.st_mode))
-      return Status(Code::kNotFound, "IO01", "input " + QuotedPath(pattern) + " is no folder", "it is a file", "leave out the slash at the end");
+      return Status(Code::kNotFound, "IO01", "input " + QuotedPath(pattern) + " is no folder", "it is a file",
+                    "leave out the slash at the end");
     return Lister(listing).Add(path);
   }
   int error_number = errno;
   if (std::size_t colon = local.find("://"); colon != std::string::npos && colon > 0 && local.find('/') == colon + 1)
-    return Status(Code::kInvalid, "IO01", "input " + QuotedPath(pattern) + ": this version reads local files only", "", "copy the data to a path that all workers see");
+    return Status(Code::kInvalid, "IO01", "input " + QuotedPath(pattern) + ": this version reads local files only", "",
+                  "copy the data to a path that all workers see");
   if (error_number != ENOENT && error_number != ENOTDIR && error_number != ENAMETOOLONG) return Unreadable(error_number, path);
   if (!HasGlobCharacters(local) && local.find('\\') == std::string::npos) return NotFound(pattern, path);
   std::uint64_t hidden = 0;
@@ -171,7 +177,9 @@ std::string EncodeListing(const InputListing& listing) {
 
 Result<InputListing> DecodeListing(std::string_view bytes) {
   ByteReader in(bytes);
-  auto damaged = [] { return Status(Code::kDataLoss, "IO06", "an input listing cannot be read", "its bytes are damaged or of another version"); };
+  auto damaged = [] {
+    return Status(Code::kDataLoss, "IO06", "an input listing cannot be read", "its bytes are damaged or of another version");
+  };
   if (in.Varint() != 1) return damaged();
   InputListing listing;
   listing.skipped_hidden = in.Varint();

@@ -1,12 +1,12 @@
 // Publishing an output folder.
 //
-// The steps, each of which may be repeated: (1) move every winner to its part name, (2) write the manifest beside them, (3) sync the folder,
-// (4) rename the folder to its final name, (5) sync the parent, (6) remove the hidden sibling. A commit that was cut off goes on where it
-// stopped: a winner is at one of two places, and a final folder that holds exactly our manifest is published.
+// The steps, each of which may be repeated: (1) move every winner to its part name, (2) write the manifest beside them, (3) sync the
+// folder, (4) rename the folder to its final name, (5) sync the parent, (6) remove the hidden sibling. A commit that was cut off goes on
+// where it stopped: a winner is at one of two places, and a final folder that holds exactly our manifest is published.
 #include "storage/output_folder.h"
 
-#include <cerrno>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <utility>
 
@@ -34,11 +34,12 @@ std::string Manifest(const OutputSpec& spec, const std::vector<PartFacts>& parts
   for (const PartFacts& part : parts) {
     records += part.records;
     bytes += part.bytes;
-    list += std::string(list.empty() ? "" : ",") + "\n    {\"name\": " + JsonString(PartName(spec, part.part)) + ", \"records\": " + std::to_string(part.records) +
-            ", \"bytes\": " + std::to_string(part.bytes) + ", \"xxh3\": \"" + Hex16(part.checksum) + "\"}";
+    list += std::string(list.empty() ? "" : ",") + "\n    {\"name\": " + JsonString(PartName(spec, part.part)) +
+            ", \"records\": " + std::to_string(part.records) + ", \"bytes\": " + std::to_string(part.bytes) + ", \"xxh3\": \"" +
+            Hex16(part.checksum) + "\"}";
   }
-  return "{\n  \"format\": 1,\n  \"key\": " + JsonString(spec.key) + ",\n  \"records\": " + std::to_string(records) + ",\n  \"bytes\": " + std::to_string(bytes) +
-         ",\n  \"parts\": [" + list + (list.empty() ? "]\n}\n" : "\n  ]\n}\n");
+  return "{\n  \"format\": 1,\n  \"key\": " + JsonString(spec.key) + ",\n  \"records\": " + std::to_string(records) +
+         ",\n  \"bytes\": " + std::to_string(bytes) + ",\n  \"parts\": [" + list + (list.empty() ? "]\n}\n" : "\n  ]\n}\n");
 }
 
 class Committer {
@@ -63,7 +64,9 @@ class Committer {
   }
 
  private:
-  Status Check(int error, const char* what, const std::string& path) { return error == 0 ? Status() : OutputError(error, what + QuotedPath(path)); }
+  Status Check(int error, const char* what, const std::string& path) {
+    return error == 0 ? Status() : OutputError(error, what + QuotedPath(path));
+  }
 
   // The final folder holds exactly what we would publish: an earlier try got that far.
   Result<bool> IsPublished() {
@@ -107,8 +110,10 @@ class Committer {
   }
 
   Status Lost(const PartFacts& part, const std::string& path, const std::string& why) {
-    return Status(Code::kDataLoss, "OUT07", "part " + std::to_string(part.part) + " (attempt " + std::to_string(part.attempt) + ") of the output: " + QuotedPath(path),
-                  why, "something else removes or changes files in the output's folder");
+    return Status(
+        Code::kDataLoss, "OUT07",
+        "part " + std::to_string(part.part) + " (attempt " + std::to_string(part.attempt) + ") of the output: " + QuotedPath(path), why,
+        "something else removes or changes files in the output's folder");
   }
 
   Status WriteManifest() {
@@ -142,7 +147,8 @@ class Committer {
     if (error == 0) {
       if (!spec_.overwrite) return Exists();
       RETURN_IF_ERROR(Check(RemoveTree(*files_, paths_.replaced), "cannot remove ", paths_.replaced));
-      RETURN_IF_ERROR(Check(files_->Rename(paths_.final_folder, paths_.replaced, RenameMode::kReplace), "cannot move away ", paths_.final_folder));
+      RETURN_IF_ERROR(
+          Check(files_->Rename(paths_.final_folder, paths_.replaced, RenameMode::kReplace), "cannot move away ", paths_.final_folder));
     }
     error = files_->Rename(paths_.parts, paths_.final_folder, RenameMode::kReplace);
     if (error == EEXIST || error == ENOTEMPTY || error == ENOTDIR) return Exists();

@@ -24,23 +24,24 @@ namespace ropewalk::storage {
 class FileSystem;
 
 struct OutputSpec {
-  std::string folder;      // absolute final path
-  std::string key;         // unique for job and action: names the hidden sibling and proves a repeated commit to be ours
+  std::string folder;  // absolute final path
+  std::string key;     // unique for job and action: names the hidden sibling and proves a repeated commit to be ours
   bool overwrite = false;
-  std::string suffix;      // part-00000<suffix>
+  std::string suffix;           // part-00000<suffix>
   FileSystem* files = nullptr;  // null: this machine's; tests inject faults here. Outlives every use of the spec
 };
 
 // Refuses at once, before any work: exists and not `overwrite` (kUserError OUT01), parent missing or not writable (OUT02), the folder is,
-// holds or lies in one of `input_paths` (OUT03; checked first: nothing of the input may be in danger), a file stands where the folder should
-// be (OUT04). With `overwrite` also what nobody means to delete: the root, the home or the working folder and those above it (OUT03).
+// holds or lies in one of `input_paths` (OUT03; checked first: nothing of the input may be in danger), a file stands where the folder
+// should be (OUT04). With `overwrite` also what nobody means to delete: the root, the home or the working folder and those above it
+// (OUT03).
 Status CheckOutput(const OutputSpec& spec, std::span<const std::string> input_paths);
 
 // One attempt's file. Errors: kUserError OUT05 (cannot be made, disk full, write or sync failed), each naming the path.
 class PartWriter {
  public:
   static Result<std::unique_ptr<PartWriter>> Open(const OutputSpec& spec, std::uint32_t part, std::uint32_t attempt);
-  ~PartWriter();  // without Finish: the file is removed
+  ~PartWriter();                                    // without Finish: the file is removed
   Status Append(std::span<const std::byte> bytes);  // buffered
   // Flushes, syncs, closes; returns what the manifest needs as bytes (records, bytes, checksum, part, attempt).
   Result<std::string> Finish(std::uint64_t records);
@@ -52,9 +53,9 @@ class PartWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-// Publishes the winners (the Finish() values, in part order). Idempotent for the same key and winners: after an error or crash at any step the
-// same call goes on. kUserError OUT01 when somebody else's folder appeared meanwhile; kUserError OUT05 when the disk is full or a write fails;
-// kDataLoss OUT07 when a winner's file is gone or has another size.
+// Publishes the winners (the Finish() values, in part order). Idempotent for the same key and winners: after an error or crash at any
+// step the same call goes on. kUserError OUT01 when somebody else's folder appeared meanwhile; kUserError OUT05 when the disk is full or
+// a write fails; kDataLoss OUT07 when a winner's file is gone or has another size.
 Status CommitOutput(const OutputSpec& spec, std::span<const std::string> winners);
 
 // Removes the hidden sibling of a job that failed or was cancelled. Best effort.

@@ -71,7 +71,8 @@ Result<PartFacts> DecodePart(std::string_view bytes) {
   facts.bytes = in.Varint();
   facts.checksum = in.Fixed<std::uint64_t>();
   if (version != 1 || !in.ok() || !in.empty())
-    return Status(Code::kDataLoss, "OUT07", "what a task said of its output file cannot be read", "its bytes are damaged or of another version");
+    return Status(Code::kDataLoss, "OUT07", "what a task said of its output file cannot be read",
+                  "its bytes are damaged or of another version");
   return facts;
 }
 

@@ -14,10 +14,10 @@ namespace ropewalk::storage {
 struct OutputPaths {
   std::string final_folder;
   std::string parent;
-  std::string hidden;     // .out.ropewalk-<key>
-  std::string attempts;   // hidden/a
-  std::string parts;      // hidden/p
-  std::string replaced;   // hidden/old: the former output, where folders cannot be exchanged in one step
+  std::string hidden;    // .out.ropewalk-<key>
+  std::string attempts;  // hidden/a
+  std::string parts;     // hidden/p
+  std::string replaced;  // hidden/old: the former output, where folders cannot be exchanged in one step
 };
 OutputPaths PathsOf(const OutputSpec& spec);
 std::string PartName(const OutputSpec& spec, std::uint32_t part);

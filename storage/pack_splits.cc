@@ -1,5 +1,5 @@
-// How input is cut into tasks: large files into even pieces, small files together, so that every slot has several tasks of like size (a slow
-// one is then made up for by the others) and no task is only overhead.
+// How input is cut into tasks: large files into even pieces, small files together, so that every slot has several tasks of like size (a
+// slow one is then made up for by the others) and no task is only overhead.
 #include <algorithm>
 
 #include "storage/input.h"
@@ -9,10 +9,12 @@ namespace {
 
 constexpr std::uint64_t kTasksPerSlot = 4;
 constexpr std::uint64_t kTaskBytesMin = 4 << 20;
-constexpr std::uint64_t kOpenBytes = 32 << 10;        // what opening a file costs, in bytes that could have been read meanwhile
-constexpr std::uint64_t kCompressedFactor = 4;        // decompressing takes longer than reading as many plain bytes
+constexpr std::uint64_t kOpenBytes = 32 << 10;  // what opening a file costs, in bytes that could have been read meanwhile
+constexpr std::uint64_t kCompressedFactor = 4;  // decompressing takes longer than reading as many plain bytes
 
-std::uint64_t Weight(const InputFile& file) { return file.bytes * (file.compression == Compression::kNone ? 1 : kCompressedFactor) + kOpenBytes; }
+std::uint64_t Weight(const InputFile& file) {
+  return file.bytes * (file.compression == Compression::kNone ? 1 : kCompressedFactor) + kOpenBytes;
+}
 
 // An empty plain file holds nothing; an empty compressed one is damaged, which its reader says.
 bool Skipped(const InputFile& file) { return file.bytes == 0 && file.compression == Compression::kNone; }
@@ -54,7 +56,8 @@ std::vector<std::vector<InputSplit>> PackSplits(const InputListing& listing, std
     std::uint64_t units = file.bytes / unit;
     pieces = std::min(pieces, std::max<std::uint64_t>(units, 1));
     for (std::uint64_t piece = 0, begin = 0; piece < pieces; ++piece) {
-      // units * (piece + 1) / pieces without overflow; the last piece also has the bytes of an incomplete record, so that its reader complains
+      // units * (piece + 1) / pieces without overflow; the last piece also has the bytes of an incomplete record, so that its reader
+      // complains
       std::uint64_t border = units / pieces * (piece + 1) + units % pieces * (piece + 1) / pieces;
       std::uint64_t end = piece + 1 == pieces ? file.bytes : border * unit;
       add({index, begin, end}, end - begin + kOpenBytes);

@@ -43,16 +43,19 @@ PartWriter::PartWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<PartWriter>> PartWriter::Open(const OutputSpec& spec, std::uint32_t part, std::uint32_t attempt) {
   auto impl = std::make_unique<Impl>(spec);
-  if (impl->buffer->data() == nullptr) return Status(Code::kResourceExhausted, "OUT05", "no memory for an output buffer", "", "give more memory");
+  if (impl->buffer->data() == nullptr)
+    return Status(Code::kResourceExhausted, "OUT05", "no memory for an output buffer", "", "give more memory");
   OutputPaths paths = PathsOf(spec);
   impl->folder = paths.attempts;
   impl->path = AttemptPath(paths, part, attempt);
   impl->facts.part = part;
   impl->facts.attempt = attempt;
   for (const std::string& folder : {paths.hidden, paths.attempts}) {
-    if (int error = EnsureFolder(*impl->files, folder); error != 0) return OutputError(error, "cannot make the folder " + QuotedPath(folder));
+    if (int error = EnsureFolder(*impl->files, folder); error != 0)
+      return OutputError(error, "cannot make the folder " + QuotedPath(folder));
   }
-  if (int error = impl->files->Create(impl->path, &impl->file); error != 0) return OutputError(error, "cannot make the file " + QuotedPath(impl->path));
+  if (int error = impl->files->Create(impl->path, &impl->file); error != 0)
+    return OutputError(error, "cannot make the file " + QuotedPath(impl->path));
   return std::unique_ptr<PartWriter>(new PartWriter(std::move(impl)));
 }
 

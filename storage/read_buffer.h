@@ -1,5 +1,5 @@
-// A growable buffer in huge pages, kept by its thread. First touch of ordinary pages costs more than reading the data (0.3 against 13 GB/s),
-// so a thread that reads splits one after another must touch its buffer once. Internal to storage/.
+// A growable buffer in huge pages, kept by its thread. First touch of ordinary pages costs more than reading the data (0.3 against 13
+// GB/s), so a thread that reads splits one after another must touch its buffer once. Internal to storage/.
 //
 // Thread rule: one thread; a nested reader of the same thread gets a buffer of its own.
 #pragma once
@@ -14,7 +14,7 @@ namespace ropewalk::storage {
 
 class ReadBuffer {
  public:
-  static constexpr std::size_t kBytes = 2 << 20;       // one huge page
+  static constexpr std::size_t kBytes = 2 << 20;         // one huge page
   static constexpr std::size_t kKeptBytesMax = 8 << 20;  // what a thread keeps after a long line
 
   ReadBuffer();
@@ -22,7 +22,7 @@ class ReadBuffer {
   ReadBuffer(const ReadBuffer&) = delete;
   ReadBuffer& operator=(const ReadBuffer&) = delete;
 
-  char* data() const { return data_; }      // null when there is no memory
+  char* data() const { return data_; }  // null when there is no memory
   std::size_t capacity() const { return capacity_; }
   // At least doubles it, keeping the content; the address changes. False: no memory.
   bool Grow();

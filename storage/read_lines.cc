@@ -20,8 +20,8 @@ namespace ropewalk::storage {
 namespace {
 
 constexpr std::size_t kBatchLines = 4096;
-constexpr std::size_t kReadBytes = 512 << 10;          // a chunk stays in the second-level cache between reading and scanning
-constexpr std::size_t kPastEndBytes = 64 << 10;        // beyond the split only the rest of one line is wanted
+constexpr std::size_t kReadBytes = 512 << 10;    // a chunk stays in the second-level cache between reading and scanning
+constexpr std::size_t kPastEndBytes = 64 << 10;  // beyond the split only the rest of one line is wanted
 constexpr std::size_t kLineBytesMax = std::size_t{1} << 30;
 
 // Bit i of the result: p[i] is '\n'.
@@ -103,7 +103,8 @@ class LineReader {
     std::size_t ours = static_cast<std::size_t>(std::min<std::uint64_t>(filled_, end_ - base_));  // base_ <= a line of ours < end_
     std::size_t at = scanned_;
     for (; at + 64 <= ours; at += 64) {
-      for (std::uint64_t mask = NewlineMask(data + at); mask != 0; mask &= mask - 1) Add(at + static_cast<std::size_t>(__builtin_ctzll(mask)));
+      for (std::uint64_t mask = NewlineMask(data + at); mask != 0; mask &= mask - 1)
+        Add(at + static_cast<std::size_t>(__builtin_ctzll(mask)));
       if (count_ >= kBatchLines && !Flush()) return false;
     }
     for (; at < ours; ++at)
@@ -147,7 +148,8 @@ class LineReader {
       line_ = 0;
     }
     if (filled_ > kLineBytesMax) {
-      return Status(Code::kUserError, "IO07", "input " + QuotedPath(file_.path) + " at byte " + std::to_string(base_) + ": a line of more than 1 GiB",
+      return Status(Code::kUserError, "IO07",
+                    "input " + QuotedPath(file_.path) + " at byte " + std::to_string(base_) + ": a line of more than 1 GiB",
                     "a line has to fit into memory", "break it into lines, or read the file with ReadRecords");
     }
     if (buffer_->capacity() - filled_ < kReadBytes && !buffer_->Grow()) return NoMemory();
@@ -156,7 +158,8 @@ class LineReader {
 
   Status NoMemory() const {
     return Status(Code::kResourceExhausted, "IO07",
-                  "input " + QuotedPath(file_.path) + " at byte " + std::to_string(base_) + ": no memory for a line of " + std::to_string(filled_) + " bytes or more",
+                  "input " + QuotedPath(file_.path) + " at byte " + std::to_string(base_) + ": no memory for a line of " +
+                      std::to_string(filled_) + " bytes or more",
                   "", "give more memory");
   }
 
@@ -164,11 +167,11 @@ class LineReader {
   const std::uint64_t begin_, end_;
   const std::function<bool(const LineBatch&)>& consume_;
   ReadBuffer::Lease buffer_;
-  std::uint64_t base_ = 0;    // offset in the data of the buffer's first byte
-  std::size_t line_ = 0;      // where the current line begins
-  std::size_t scanned_ = 0;   // no newline between line_ and here
+  std::uint64_t base_ = 0;   // offset in the data of the buffer's first byte
+  std::size_t line_ = 0;     // where the current line begins
+  std::size_t scanned_ = 0;  // no newline between line_ and here
   std::size_t filled_ = 0;
-  std::size_t count_ = 0;     // lines in the batch
+  std::size_t count_ = 0;  // lines in the batch
 };
 
 }  // namespace
@@ -188,13 +191,15 @@ Status ReadFixedRecords(const InputFile& file, const InputSplit& split, std::uin
                         const std::function<bool(std::span<const std::byte>, std::uint64_t offset)>& consume) {
   if (record_bytes == 0) return Status(Code::kInvalid, "IO04", "records of 0 bytes", "", "give the size of a record in bytes");
   if (file.compression != Compression::kNone) {
-    return Status(Code::kUserError, "IO04", "input " + QuotedPath(file.path) + ": records of fixed length are read from plain files only", "",
-                  "decompress the file first");
+    return Status(Code::kUserError, "IO04", "input " + QuotedPath(file.path) + ": records of fixed length are read from plain files only",
+                  "", "decompress the file first");
   }
   if (file.bytes % record_bytes != 0) {
     return Status(Code::kUserError, "IO04",
-                  "input " + QuotedPath(file.path) + " at byte " + std::to_string(file.bytes / record_bytes * record_bytes) + ": the last record is incomplete",
-                  "its " + std::to_string(file.bytes) + " bytes are no multiple of " + std::to_string(record_bytes), "check the record size, or mend the file");
+                  "input " + QuotedPath(file.path) + " at byte " + std::to_string(file.bytes / record_bytes * record_bytes) +
+                      ": the last record is incomplete",
+                  "its " + std::to_string(file.bytes) + " bytes are no multiple of " + std::to_string(record_bytes),
+                  "check the record size, or mend the file");
   }
   if (split.begin % record_bytes != 0 || split.end % record_bytes != 0)
     return Status(Code::kInternal, "IO04", "a split of " + QuotedPath(file.path) + " cuts a record");
@@ -204,7 +209,8 @@ Status ReadFixedRecords(const InputFile& file, const InputSplit& split, std::uin
   ReadBuffer::Lease buffer = ReadBuffer::Take();
   while (buffer->data() == nullptr || buffer->capacity() < record_bytes) {
     if (buffer->data() == nullptr || !buffer->Grow())
-      return Status(Code::kResourceExhausted, "IO07", "no memory for records of " + std::to_string(record_bytes) + " bytes", "", "give more memory");
+      return Status(Code::kResourceExhausted, "IO07", "no memory for records of " + std::to_string(record_bytes) + " bytes", "",
+                    "give more memory");
   }
   std::size_t piece = std::max<std::size_t>(kReadBytes / record_bytes, 1) * record_bytes;
   for (std::uint64_t at = split.begin; at < split.end;) {

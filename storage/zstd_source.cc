@@ -1,5 +1,5 @@
-// zstd by libzstd's streaming decoder: any number of frames (skippable ones too), read in pieces of any size. The decoder's window is at most
-// 128 MiB (libzstd's default limit), so a hostile or --ultra --long file cannot take the machine's memory.
+// zstd by libzstd's streaming decoder: any number of frames (skippable ones too), read in pieces of any size. The decoder's window is at
+// most 128 MiB (libzstd's default limit), so a hostile or --ultra --long file cannot take the machine's memory.
 #include <zstd.h>
 
 #include <algorithm>
@@ -39,7 +39,9 @@ class ZstdSource final : public ByteSource {
 
  private:
   std::uint64_t StoredOffset() const { return read_bytes_ - (from_.size - from_.pos); }
-  std::string Where() const { return "input " + QuotedPath(reader_->file().path) + " at byte " + std::to_string(StoredOffset()) + " (as stored)"; }
+  std::string Where() const {
+    return "input " + QuotedPath(reader_->file().path) + " at byte " + std::to_string(StoredOffset()) + " (as stored)";
+  }
 
   Status Decompress(ZSTD_outBuffer* to) {
     if (!in_frame_) {
@@ -50,8 +52,10 @@ class ZstdSource final : public ByteSource {
     if (ZSTD_isError(left)) {
       std::string why = ZSTD_getErrorName(left);
       if (frames_ == 0 && StoredOffset() - frame_begin_ <= 4)
-        return Status(Code::kUserError, "IO03", Where() + ": this is no zstd data", why, "rename the file without .zst if it is plain text");
-      return Status(Code::kUserError, "IO03", Where() + ": the zstd data is damaged", why + ", in the frame that begins at byte " + std::to_string(frame_begin_),
+        return Status(Code::kUserError, "IO03", Where() + ": this is no zstd data", why,
+                      "rename the file without .zst if it is plain text");
+      return Status(Code::kUserError, "IO03", Where() + ": the zstd data is damaged",
+                    why + ", in the frame that begins at byte " + std::to_string(frame_begin_),
                     "make or fetch the file again (zstd -t checks it)");
     }
     if (left == 0) {
@@ -63,9 +67,10 @@ class ZstdSource final : public ByteSource {
   }
 
   Status Truncated() {
-    return Status(Code::kUserError, "IO03", Where() + ": the zstd data ends too early",
-                  frames_ == 0 && !in_frame_ ? "the file is empty" : "the frame that begins at byte " + std::to_string(frame_begin_) + " is cut off",
-                  "make or fetch the file again (zstd -t checks it)");
+    return Status(
+        Code::kUserError, "IO03", Where() + ": the zstd data ends too early",
+        frames_ == 0 && !in_frame_ ? "the file is empty" : "the frame that begins at byte " + std::to_string(frame_begin_) + " is cut off",
+        "make or fetch the file again (zstd -t checks it)");
   }
 
   InputFileReader* reader_;

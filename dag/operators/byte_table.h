@@ -65,15 +65,25 @@ class ByteTable {
   }
 
   void PrefetchSlot(std::uint64_t hash) const { __builtin_prefetch(slots() + (static_cast<std::uint32_t>(hash) & mask_)); }
-  void PrefetchEntry(std::uint64_t hash) const {
-    __builtin_prefetch(arena_.data() + (slots()[static_cast<std::uint32_t>(hash) & mask_] >> 32) * 8);
+  // The first slot that `hash` may be in; its entry is fetched. Valid until slots move: FindOrInsert() begins there.
+  std::size_t Locate(std::uint64_t hash) const {
+    const auto low = static_cast<std::uint32_t>(hash);
+    std::size_t i = low & mask_;
+    std::uint64_t slot;
+    while ((slot = slots()[i]) != 0 && static_cast<std::uint32_t>(slot) != low) i = (i + 1) & mask_;
+    const char* entry = arena_.data() + (slot >> 32) * 8;
+    __builtin_prefetch(entry);
+    __builtin_prefetch(entry + sizeof(Entry));
+    return i;
   }
 
-  // The entry of `key`, which is padded with zeros to whole words. A new one has an unset payload. Reserve() must have been called.
   Entry* FindOrInsert(std::uint64_t hash, const char* key, std::uint32_t key_bytes, bool* inserted) {
+    return FindOrInsert(static_cast<std::uint32_t>(hash) & mask_, hash, key, key_bytes, inserted);
+  }
+  // The entry of `key`, which is padded with zeros to whole words. A new one has an unset payload. Reserve() must have been called.
+  Entry* FindOrInsert(std::size_t i, std::uint64_t hash, const char* key, std::uint32_t key_bytes, bool* inserted) {
     const auto low = static_cast<std::uint32_t>(hash);
     std::uint64_t* slots = this->slots();
-    std::size_t i = low & mask_;
     for (std::uint64_t slot; (slot = slots[i]) != 0; i = (i + 1) & mask_) {
       if (static_cast<std::uint32_t>(slot) != low) continue;
       Entry* entry = At(slot >> 32);

@@ -22,11 +22,14 @@ class SpillStream final : public ExtentStream {
     FrameHead head;
     RETURN_IF_ERROR(Read(std::as_writable_bytes(std::span(&head, 1))));
     if (head.bytes > file_->bytes() - offset_) return Short();
-    // A new buffer for each extent: the reader may hold views of several.
-    auto buffer = std::make_shared<HugeBuffer>(ProcessPages().Take(head.bytes));
-    std::span<std::byte> bytes(reinterpret_cast<std::byte*>(buffer->data()), head.bytes);
+    // The last buffer serves again unless the reader still holds its extent.
+    if (buffer_ == nullptr || buffer_.use_count() > 1 || buffer_->bytes() < head.bytes) {
+      buffer_.reset();
+      buffer_ = std::make_shared<HugeBuffer>(ProcessPages().Take(head.bytes));
+    }
+    std::span<std::byte> bytes(reinterpret_cast<std::byte*>(buffer_->data()), head.bytes);
     RETURN_IF_ERROR(Read(bytes));
-    return std::optional<Extent>(Extent{part_, head.records, bytes, buffer});
+    return std::optional<Extent>(Extent{part_, head.records, bytes, buffer_});
   }
 
  private:
@@ -46,6 +49,7 @@ class SpillStream final : public ExtentStream {
   SpillFile* file_;
   std::uint32_t part_;
   std::uint64_t offset_ = 0;
+  std::shared_ptr<HugeBuffer> buffer_;
 };
 
 }  // namespace

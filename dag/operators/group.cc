@@ -25,10 +25,11 @@ void GroupTable::Flush() {
   const std::size_t n = batch_.count();
   if (n == 0) return;
   table_.Reserve(n, n * KeyBatch::kKeyBytesMax);
-  for (std::size_t i = 0; i < n; ++i) table_.PrefetchEntry(batch_.hash(i));
+  std::size_t slots[KeyBatch::kKeys];
+  for (std::size_t i = 0; i < n; ++i) slots[i] = table_.Locate(batch_.hash(i));
   for (std::size_t i = 0; i < n; ++i) {
     bool inserted;
-    Entry* entry = table_.FindOrInsert(batch_.hash(i), batch_.key(i), batch_.key_bytes(i), &inserted);
+    Entry* entry = table_.FindOrInsert(slots[i], batch_.hash(i), batch_.key(i), batch_.key_bytes(i), &inserted);
     if (inserted) entry->payload = {};
     chains_.Append(entry->payload, staged_[i]);
   }

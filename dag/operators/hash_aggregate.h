@@ -72,8 +72,9 @@ class AggregateTable {
     const std::size_t n = batch_.count();
     if (n == 0) return;
     table_.Reserve(n, n * KeyBatch::kKeyBytesMax);
-    for (std::size_t i = 0; i < n; ++i) table_.PrefetchEntry(batch_.hash(i));
-    for (std::size_t i = 0; i < n; ++i) CombineOne(batch_.hash(i), batch_.key(i), batch_.key_bytes(i), staged_[i]);
+    std::size_t slots[KeyBatch::kKeys];
+    for (std::size_t i = 0; i < n; ++i) slots[i] = table_.Locate(batch_.hash(i));
+    for (std::size_t i = 0; i < n; ++i) CombineOne(slots[i], batch_.hash(i), batch_.key(i), batch_.key_bytes(i), staged_[i]);
     batch_.Clear();
   }
   std::size_t bytes() const { return table_.bytes() + heap_bytes_; }
@@ -105,7 +106,7 @@ class AggregateTable {
       std::uint64_t hash = long_key_.Set(key_bytes, write);
       table_.Reserve(1, PadTo8(key_bytes));
       Stage(0, std::forward<Y>(value));
-      CombineOne(hash, long_key_.data(), static_cast<std::uint32_t>(key_bytes), staged_[0]);
+      CombineOne(table_.Locate(hash), hash, long_key_.data(), static_cast<std::uint32_t>(key_bytes), staged_[0]);
       return true;
     }
     Stage(batch_.count(), std::forward<Y>(value));
@@ -124,9 +125,9 @@ class AggregateTable {
     }
   }
 
-  void CombineOne(std::uint64_t hash, const char* key, std::uint32_t key_bytes, V& value) {
+  void CombineOne(std::size_t slot, std::uint64_t hash, const char* key, std::uint32_t key_bytes, V& value) {
     bool inserted;
-    Entry* entry = table_.FindOrInsert(hash, key, key_bytes, &inserted);
+    Entry* entry = table_.FindOrInsert(slot, hash, key, key_bytes, &inserted);
     if constexpr (kInline) {
       if (inserted) {
         new (&entry->payload) V(value);

@@ -205,7 +205,7 @@ class JoinMerger {
           hashes[n] = KeyHash64(keys[n]);
           table_->table().PrefetchSlot(hashes[n]);
         }
-        for (std::size_t i = 0; i < n; ++i) table_->table().PrefetchEntry(hashes[i]);
+        for (std::size_t i = 0; i < n; ++i) (void)table_->table().Locate(hashes[i]);
         for (std::size_t i = 0; i < n; ++i) {
           GroupTable::Entry* entry = table_->table().Find(hashes[i], keys[i].data(), static_cast<std::uint32_t>(keys[i].size()));
           if (entry != nullptr) RETURN_IF_ERROR((EmitMatches<kBuildLeft>(keys[i], values[i], entry->payload)));

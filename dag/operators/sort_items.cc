@@ -118,4 +118,15 @@ void SortByteTies(SortItem* items, std::size_t count, SortItem* scratch, const c
   }
 }
 
+void SortTies(SortItem* items, std::size_t count, const void* context, SortItemLess less) {
+  for (std::size_t i = 0; i < count;) {
+    std::size_t j = i + 1;
+    while (j < count && items[j].prefix == items[i].prefix) ++j;
+    if (j - i > 1) {
+      std::stable_sort(items + i, items + j, [&](const SortItem& a, const SortItem& b) { return less(context, a, b); });
+    }
+    i = j;
+  }
+}
+
 }  // namespace ropewalk::dag

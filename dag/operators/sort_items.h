@@ -26,4 +26,9 @@ void SortItems(SortItem* items, std::size_t count, SortItem* scratch);
 // are spoiled.
 void SortByteTies(SortItem* items, std::size_t count, SortItem* scratch, const char* base, bool descending);
 
+// Items sorted by SortItems: orders those with equal prefixes by `less(context, a, b)`, then by place. The caller's type is behind a pointer,
+// because sorting code is long and there are many types.
+using SortItemLess = bool (*)(const void* context, const SortItem& a, const SortItem& b);
+void SortTies(SortItem* items, std::size_t count, const void* context, SortItemLess less);
+
 }  // namespace ropewalk::dag

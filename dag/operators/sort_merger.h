@@ -15,6 +15,7 @@
 #include "dag/codec.h"
 #include "dag/operators/extents.h"
 #include "dag/operators/order.h"
+#include "dag/operators/sort_items.h"
 #include "dag/operators/sort_runs.h"
 #include "dag/task.h"
 
@@ -99,33 +100,39 @@ class SortMerger {
 
   void FindBorders(const std::vector<SortRun>& runs, std::uint32_t partition, std::uint32_t partitions) {
     struct Sample {
-      std::uint64_t prefix;
       const SortRun* run;
       std::size_t i;
     };
     std::vector<Sample> samples;
-    for (const SortRun& run : runs)
-      for (std::size_t i = 0; i < run.samples.size(); ++i)
-        samples.push_back({order_.Prefix(DecodeKey(run.samples[i].key)), &run, i});
+    std::vector<SortItem> items;  // stand for samples in the order of keys; place is the sample's number
+    for (const SortRun& run : runs) {
+      for (std::size_t i = 0; i < run.samples.size(); ++i) {
+        items.push_back({order_.Prefix(DecodeKey(run.samples[i].key)), samples.size()});
+        samples.push_back({&run, i});
+      }
+    }
     // `runs` is in the order of segment and run, and samples of a run are in order: a stable sort by key gives the whole order.
-    std::stable_sort(samples.begin(), samples.end(), [&](const Sample& a, const Sample& b) {
-      if (a.prefix != b.prefix) return a.prefix < b.prefix;
-      if constexpr (Order::kExact) return false;
-      return order_.Compare(DecodeKey(a.run->samples[a.i].key), DecodeKey(b.run->samples[b.i].key)) < 0;
-    });
+    std::vector<SortItem> scratch(items.size());
+    SortItems(items.data(), items.size(), scratch.data());
+    if constexpr (!Order::kExact) {
+      using Context = std::pair<const SortMerger*, const Sample*>;
+      Context context(this, samples.data());
+      SortTies(items.data(), items.size(), &context, [](const void* context, const SortItem& a, const SortItem& b) {
+        const auto& [self, samples] = *static_cast<const Context*>(context);
+        const Sample &x = samples[a.place], &y = samples[b.place];
+        return self->order_.Compare(DecodeKey(x.run->samples[x.i].key), DecodeKey(y.run->samples[y.i].key)) < 0;
+      });
+    }
     std::vector<std::uint64_t> weights;
-    for (const Sample& s : samples) {
+    for (const SortItem& item : items) {
+      const Sample& s = samples[item.place];
       std::uint64_t end = s.i + 1 < s.run->samples.size() ? s.run->samples[s.i + 1].index : s.run->records;
       weights.push_back(end - s.run->samples[s.i].index);
     }
     auto point = [&](std::size_t at) {
-      Point p;
-      const SortMark& mark = samples[at].run->samples[samples[at].i];
-      p.key = DecodeKey(mark.key);
-      p.segment = samples[at].run->segment;
-      p.run = samples[at].run->run;
-      p.index = mark.index;
-      return p;
+      const SortRun& run = *samples[items[at].place].run;
+      const SortMark& mark = run.samples[samples[items[at].place].i];
+      return Point{DecodeKey(mark.key), run.segment, run.run, mark.index};
     };
     std::size_t lo = SplitterIndex(weights, partition, partitions), hi = samples.size();
     if (partition + 1 < partitions) hi = SplitterIndex(weights, partition + 1, partitions);

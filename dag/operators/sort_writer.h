@@ -116,16 +116,10 @@ class SortWriter {
   }
 
   void SortTies() {
-    for (std::size_t i = 0; i < count_;) {
-      std::size_t j = i + 1;
-      while (j < count_ && items()[j].prefix == items()[i].prefix) ++j;
-      if (j - i > 1) {
-        std::stable_sort(items() + i, items() + j, [&](const SortItem& a, const SortItem& b) {
-          return order_.Compare(KeyIn(Record(a)), KeyIn(Record(b))) < 0;
-        });
-      }
-      i = j;
-    }
+    dag::SortTies(items(), count_, this, [](const void* self, const SortItem& a, const SortItem& b) {
+      const auto* writer = static_cast<const SortWriter*>(self);
+      return writer->order_.Compare(KeyIn(writer->Record(a)), KeyIn(writer->Record(b))) < 0;
+    });
   }
 
   static constexpr std::size_t kAhead = 16;

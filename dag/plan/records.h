@@ -55,9 +55,14 @@ void AssignRecord(T* to, const X& from) {
   }
 }
 
-// `item` as the `const T&` that a user's lambda takes: itself when it is one, else copied into `scratch`.
+// `item` as the `const T&` that a user's lambda takes: itself when it is one, else copied into a scratch object.
 template <class T>
-struct Scratch {
+struct Scratch {  // T cannot be made empty: then items are T already
+  const T& As(const T& item) { return item; }
+};
+template <class T>
+  requires std::is_default_constructible_v<T>
+struct Scratch<T> {
   T value{};
   template <class X>
   const T& As(const X& item) {

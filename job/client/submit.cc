@@ -187,7 +187,10 @@ int SubmitAndFollow(const SubmitRequest& request) {
   std::atomic<std::uint64_t> accepted{0};
   InterruptWatch watch([&](int) {
     JobId job{accepted.load()};
-    if (!job) _exit(130);  // nothing was promised yet
+    if (!job) {
+      WriteAll(STDERR_FILENO, "\ninterrupted while submitting: `ropewalk job list` shows whether the job was accepted\n");
+      _exit(130);
+    }
     std::string name = JobName(job);
     WriteAll(STDERR_FILENO, "\ndetached: job " + name + " goes on\n  ropewalk logs " + name + " -f\n  ropewalk job cancel " + name + "\n");
     _exit(0);

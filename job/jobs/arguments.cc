@@ -65,8 +65,6 @@ Status ParseFlag(Walker* walker, Arguments* a) {
   if (flag == "--overwrite") return a->overwrite = true, Status();
   if (flag == "--reducers") return walker->Number(100'000, &a->reducers);
   if (flag == "--top" && a->job == "wordcount") return walker->Number(10'000, &a->top);
-  if (flag == "--record" && a->job == "sort") return walker->Number(1 << 20, &a->record_bytes);
-  if (flag == "--key" && a->job == "sort") return walker->Number(1 << 20, &a->key_bytes);
   if (flag == "--reverse" && a->job == "sort") return a->reverse = true, Status();
   if (flag == "-E" && a->job == "grep") return a->regex = true, Status();
   return Bad(a->job + " knows no " + flag, "a name that begins with '-' goes after \"--\"");
@@ -79,7 +77,7 @@ Result<Arguments> ParseArguments(const std::vector<std::string>& args) {
   if (args.size() < 2) return Bad("which job?", "there are wordcount, sort and grep");
   a.job = args[1];
   if (a.job == "help" || a.job == "--help" || a.job == "-h") return a.job = "help", a;
-  if (a.job != "wordcount" && a.job != "grep") return Bad("there is no built-in job " + a.job, "there are wordcount and grep");
+  if (a.job != "wordcount" && a.job != "sort" && a.job != "grep") return Bad("there is no built-in job " + a.job, "there are wordcount, sort and grep");
   for (const std::string& arg : args) {
     if (arg == "--") break;
     if (arg == "--help" || arg == "-h") return a.job = "help", a;
@@ -99,15 +97,12 @@ Result<Arguments> ParseArguments(const std::vector<std::string>& args) {
   if (!has_pattern) return Bad("grep for what?", "the pattern is missing");
   if (a.inputs.empty()) return Bad(a.job + " of what?", "no input is named");
   if (a.output.empty()) return Bad(a.job + " into what?", "-o OUT is missing");
-  if (a.key_bytes != 0 && a.record_bytes == 0) return Bad("--key without --record", "the key of a line is the line");
-  if (a.record_bytes != 0 && a.key_bytes == 0) a.key_bytes = a.record_bytes;
-  if (a.key_bytes > a.record_bytes) return Bad("--key is longer than --record", "the key is the record's first bytes");
   return a;
 }
 
 std::string Usage() {
   return "usage: ropewalk-jobs wordcount INPUT... -o OUT [--overwrite] [--reducers N] [--top N]\n"
-         "       ropewalk-jobs sort INPUT... -o OUT [--overwrite] [--reducers N] [--reverse] [--record BYTES [--key BYTES]]\n"
+         "       ropewalk-jobs sort INPUT... -o OUT [--overwrite] [--reducers N] [--reverse]\n"
          "       ropewalk-jobs grep PATTERN INPUT... -o OUT [--overwrite] [-i] [-E]\n"
          "\n"
          "INPUT is a file, a folder or a pattern; .gz and .zst are read decompressed. OUT is a folder that appears whole.\n"

@@ -18,8 +18,6 @@ struct Arguments {
   bool overwrite = false;
   std::uint32_t reducers = 0;        // 0: chosen
   std::uint32_t top = 0;             // wordcount: print so many words
-  std::uint32_t record_bytes = 0;    // sort: 0 means lines
-  std::uint32_t key_bytes = 0;
   bool reverse = false;              // sort
   std::string pattern;               // grep
   bool regex = false;                // grep -E

@@ -11,10 +11,8 @@ namespace ropewalk::jobs {
 // word<TAB>count for each word of the input; with `top`, the commonest are printed too.
 void WordCount(Job& job, const Arguments& a);
 
-// The lines, or records, in byte order (LC_ALL=C) over part-00000, part-00001...
+// The lines in byte order (LC_ALL=C) over part-00000, part-00001...
 void Sort(Job& job, const Arguments& a);
-// kInvalid JOBS03 where the sizes are none that Sort was compiled for.
-Status CheckRecord(const Arguments& a);
 
 // The lines that hold the pattern, in their order within each part.
 void Grep(Job& job, const Arguments& a);

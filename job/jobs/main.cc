@@ -39,6 +39,9 @@ int main(int argc, char** argv) {
   if (arguments->job == "wordcount") {
     jobs::WordCount(job, *arguments);
     summary.Print("words");
+  } else if (arguments->job == "sort") {
+    jobs::Sort(job, *arguments);
+    summary.Print("lines");
   } else {
     jobs::Grep(job, *arguments);
     summary.Print("lines");

@@ -9,6 +9,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import floors  # noqa: E402
 import naming  # noqa: E402
+import promises  # noqa: E402
 
 CHECKERS = {"floors": floors.check, "naming": naming.check}
 HEADER = "// Purpose.\n#pragma once\n"
@@ -138,6 +139,16 @@ class BadTrees(unittest.TestCase):
                 with self.subTest(name):
                     rc, said = judge(checker, GOOD | files)
                     self.assertEqual(rc, 0, said)
+
+    def test_a_promise_whose_test_is_gone_is_named(self):
+        with tempfile.TemporaryDirectory() as root:
+            os.makedirs(os.path.join(root, "docs"))
+            os.makedirs(os.path.join(root, "tests", "unit"))
+            with open(os.path.join(root, "docs", "promises.md"), "w") as file:
+                file.write("| 1 | x | `Suite.Kept`, `Suite.Gone`, `tests/unit/gone.py` |")
+            with open(os.path.join(root, "tests", "unit", "a_test.cc"), "w") as file:
+                file.write("TEST_F(Suite, Kept) {}\n// TEST(Suite, Gone)\n")
+            self.assertEqual(promises.check(root), (["Suite.Gone", "tests/unit/gone.py"], 3))
 
     def test_an_empty_tree_is_no_success(self):
         for checker in ("floors", "naming"):

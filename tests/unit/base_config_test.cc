@@ -25,7 +25,10 @@ TEST(Config, FlagsBeatEnvironmentBeatsFileBeatsDefault) {
   EXPECT_TRUE(config.Switch("worker.verify"));
   EXPECT_FALSE(config.IsSet("master.listen"));
   ASSERT_TRUE(config.Set(ConfigLayer::kFlag, {"master.port", "3", "flag --port"}).ok());
-  ASSERT_TRUE(config.SetFromEnvironment(std::vector<std::string>{"ROPEWALK_MASTER__PORT=2", "ROPEWALK_MASTER__LISTEN=env", "PATH=x", "ROPEWALK_HOME=y"}).ok());
+  ASSERT_TRUE(config
+                  .SetFromEnvironment(
+                      std::vector<std::string>{"ROPEWALK_MASTER__PORT=2", "ROPEWALK_MASTER__LISTEN=env", "PATH=x", "ROPEWALK_HOME=y"})
+                  .ok());
   ASSERT_TRUE(config.Set(ConfigLayer::kFile, {"master.port", "1", "f.toml:1:1"}).ok());
   ASSERT_TRUE(config.Set(ConfigLayer::kFile, {"master.listen", "file", "f.toml:2:1"}).ok());
   ASSERT_TRUE(config.Set(ConfigLayer::kFile, {"worker.verify", "off", "f.toml:3:1"}).ok());
@@ -62,9 +65,21 @@ TEST(Config, ByteCounts) {
     bool ok;
     std::uint64_t bytes;
   };
-  for (const Case& c : {Case{"0", true, 0}, {"512", true, 512}, {"1B", true, 1}, {"64K", true, 64 << 10}, {"2MiB", true, 2 << 20}, {"3GB", true, 3ull << 30},
-                        {"1T", true, 1ull << 40}, {"16777215T", true, 16777215ull << 40}, {"16777216T", false, 0}, {"", false, 0}, {"K", false, 0},
-                        {"1X", false, 0}, {"1Ki", false, 0}, {"1 K", false, 0}, {"-1", false, 0}}) {
+  for (const Case& c : {Case{"0", true, 0},
+                        {"512", true, 512},
+                        {"1B", true, 1},
+                        {"64K", true, 64 << 10},
+                        {"2MiB", true, 2 << 20},
+                        {"3GB", true, 3ull << 30},
+                        {"1T", true, 1ull << 40},
+                        {"16777215T", true, 16777215ull << 40},
+                        {"16777216T", false, 0},
+                        {"", false, 0},
+                        {"K", false, 0},
+                        {"1X", false, 0},
+                        {"1Ki", false, 0},
+                        {"1 K", false, 0},
+                        {"-1", false, 0}}) {
     std::uint64_t bytes = 0;
     EXPECT_EQ(ParseByteCount(c.text, &bytes), c.ok) << c.text;
     if (c.ok) {

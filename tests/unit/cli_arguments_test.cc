@@ -24,7 +24,13 @@ Invocation Parsed(const Args& args) {
 }
 
 TEST(Arguments, Verbs) {
-  for (const Args& args : {Args{"start", "dev"}, {"start", "master"}, {"start", "worker"}, {"job", "list"}, {"worker", "list"}, {"config", "show"}, {"version"}}) {
+  for (const Args& args : {Args{"start", "dev"},
+                           {"start", "master"},
+                           {"start", "worker"},
+                           {"job", "list"},
+                           {"worker", "list"},
+                           {"config", "show"},
+                           {"version"}}) {
     std::string verb = args[0] + (args.size() > 1 ? " " + args[1] : "");
     EXPECT_EQ(Parsed(args).verb, verb);
   }
@@ -119,23 +125,29 @@ class LaunchTest : public testing::Test {
 };
 
 TEST_F(LaunchTest, BuiltInJobsGetTheirArguments) {
-  EXPECT_EQ(Argv({"run", "wordcount", "a", "b", "-o", "out", "--top", "3"}), (Args{"/bin/ropewalk-jobs", "wordcount", "a", "b", "-o", "out", "--top", "3"}));
-  EXPECT_EQ(Argv({"run", "--threads", "2", "sort", "-i", "in", "--output", "out"}), (Args{"/bin/ropewalk-jobs", "sort", "-i", "in", "--output", "out"}));
-  EXPECT_EQ(Argv({"run", "grep", "-o", "out", "--", "--name", "in"}), (Args{"/bin/ropewalk-jobs", "grep", "-o", "out", "--", "--name", "in"}));
+  EXPECT_EQ(Argv({"run", "wordcount", "a", "b", "-o", "out", "--top", "3"}),
+            (Args{"/bin/ropewalk-jobs", "wordcount", "a", "b", "-o", "out", "--top", "3"}));
+  EXPECT_EQ(Argv({"run", "--threads", "2", "sort", "-i", "in", "--output", "out"}),
+            (Args{"/bin/ropewalk-jobs", "sort", "-i", "in", "--output", "out"}));
+  EXPECT_EQ(Argv({"run", "grep", "-o", "out", "--", "--name", "in"}),
+            (Args{"/bin/ropewalk-jobs", "grep", "-o", "out", "--", "--name", "in"}));
   EXPECT_EQ(Argv({"run", "sort", "in", "-o", "job", "--output", "json"}), (Args{"/bin/ropewalk-jobs", "sort", "in", "-o", "job"}));
   EXPECT_EQ(Argv({"run", "wordcount", "--help"}), (Args{"/bin/ropewalk-jobs", "wordcount", "--help"}));
-  EXPECT_EQ(Argv({"run", "wordcount", "job", "list"}), (Args{"/bin/ropewalk-jobs", "wordcount", "job", "list"})) << "verbs of ours are names there";
+  EXPECT_EQ(Argv({"run", "wordcount", "job", "list"}), (Args{"/bin/ropewalk-jobs", "wordcount", "job", "list"}))
+      << "verbs of ours are names there";
 }
 
 TEST_F(LaunchTest, FlagsBeforeAndAfterTheNameMeanTheSame) {
-  for (const Args& args : {Args{"run", "--threads", "2", "--memory", "1G", "--name", "n", "sort", "in"}, {"run", "sort", "--threads=2", "in", "--memory", "1G", "--name", "n"}}) {
+  for (const Args& args : {Args{"run", "--threads", "2", "--memory", "1G", "--name", "n", "sort", "in"},
+                           {"run", "sort", "--threads=2", "in", "--memory", "1G", "--name", "n"}}) {
     auto environment = Environment(args);
     EXPECT_EQ(environment["ROPEWALK_THREADS"], "2");
     EXPECT_EQ(environment["ROPEWALK_MEMORY"], "1G");
     EXPECT_EQ(environment["ROPEWALK_NAME"], "n");
     EXPECT_EQ(environment["ROPEWALK_MASTER"], "") << "taken out: run is this process";
   }
-  for (const Args& args : {Args{"submit", "--detach", "--master", "m:1", "--token-file", "t", "sort", "in"}, {"submit", "sort", "in", "--detach", "--master=m:1", "--token-file", "t"}}) {
+  for (const Args& args : {Args{"submit", "--detach", "--master", "m:1", "--token-file", "t", "sort", "in"},
+                           {"submit", "sort", "in", "--detach", "--master=m:1", "--token-file", "t"}}) {
     auto environment = Environment(args);
     EXPECT_EQ(environment["ROPEWALK_DETACH"], "1");
     EXPECT_EQ(environment["ROPEWALK_MASTER"], "m:1");
@@ -193,8 +205,11 @@ TEST_F(LaunchTest, ConfigurationFilesAreReadWithLineAndColumn) {
     const char* tag;
     const char* place;
   };
-  for (const Bad& bad : {Bad{"[dev]\n\n  workrs = 1\n", "SPEC01", ":3:3: unknown key \"dev.workrs\""}, {"[dev]\nworkers = \"x\"\n", "SPEC02", ":2:1: "},
-                         {"[dev]\nworkers = \n", "SPEC03", ":2:"}, {"[dev]\nworkers = [1]\n", "SPEC03", ":2:1: "}, {"x = 1\n", "SPEC01", ":1:1: "}}) {
+  for (const Bad& bad : {Bad{"[dev]\n\n  workrs = 1\n", "SPEC01", ":3:3: unknown key \"dev.workrs\""},
+                         {"[dev]\nworkers = \"x\"\n", "SPEC02", ":2:1: "},
+                         {"[dev]\nworkers = \n", "SPEC03", ":2:"},
+                         {"[dev]\nworkers = [1]\n", "SPEC03", ":2:1: "},
+                         {"x = 1\n", "SPEC01", ":1:1: "}}) {
     std::ofstream(file) << bad.text;
     auto loaded = LoadConfig(Parsed({"config", "show", "--config", file}));
     ASSERT_FALSE(loaded.ok()) << bad.text;

@@ -159,8 +159,12 @@ TEST_F(QueryTest, WaitEndsAsTheJobDid) {
     Code code;
     int main_exit, exit;
   };
-  for (const Case& c : {Case{"succeeded", Code::kOk, 0, 0}, {"failed", Code::kUserError, 0, 1}, {"failed", Code::kOk, 7, 1}, {"cancelled", Code::kOk, 0, 7},
-                        {"failed", Code::kUnplaceable, 0, 6}, {"failed", Code::kInternal, 0, 70}}) {
+  for (const Case& c : {Case{"succeeded", Code::kOk, 0, 0},
+                        {"failed", Code::kUserError, 0, 1},
+                        {"failed", Code::kOk, 7, 1},
+                        {"cancelled", Code::kOk, 0, 7},
+                        {"failed", Code::kUnplaceable, 0, 6},
+                        {"failed", Code::kInternal, 0, 70}}) {
     wire::JobState job = Job(c.phase);
     job.set_main_exit(c.main_exit);
     if (c.code != Code::kOk) {

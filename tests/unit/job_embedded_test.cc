@@ -110,6 +110,39 @@ TEST_F(EmbeddedTest, SpillsAndStaysRight) {
   EXPECT_GT(backend_->spilled_bytes(), 0u);
 }
 
+TEST_F(EmbeddedTest, SortEqualsItsModel) {
+  PutWords(3, 20000);
+  std::vector<std::string> model;
+  for (const auto& entry : fs::directory_iterator(dir_ / "in")) {
+    std::ifstream in(entry.path());
+    for (std::string line; std::getline(in, line);) model.push_back(line);
+  }
+  std::sort(model.begin(), model.end());
+  for (std::uint64_t operator_bytes : {64u << 20, 64u << 10}) {
+    dag::Session job = Start(2, 1 << 20, operator_bytes);
+    EXPECT_EQ(job.ReadLines("in").Sort().Collect(), model);
+  }
+}
+
+TEST_F(EmbeddedTest, TenThousandActionsInFlatMemory) {
+  auto resident_kb = [] {
+    std::ifstream statm("/proc/self/statm");
+    std::uint64_t size = 0, resident = 0;
+    statm >> size >> resident;
+    return resident * 4;
+  };
+  dag::Session job = Start(1);
+  auto numbers = job.FromVector(std::vector<int>{1, 2, 3});
+  std::int64_t last = 0;
+  std::uint64_t early_kb = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    last = numbers.Map([i](int n) { return n + i; }).Sum();
+    if (i == 2'000) early_kb = resident_kb();
+  }
+  EXPECT_EQ(last, 6 + 3 * 9'999);
+  EXPECT_LT(resident_kb(), early_kb + 4'096) << "8,000 actions grew the process";
+}
+
 TEST_F(EmbeddedTest, EmptyInputsGiveEmptyResults) {
   std::ofstream(dir_ / "in" / "empty");
   dag::Session job = Start();

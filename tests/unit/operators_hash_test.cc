@@ -196,8 +196,9 @@ TEST_F(Aggregate, DamageIsDataLossAndErrorsComeThrough) {
   for (int i = 0; i < 200; ++i) maps[i % 2].emplace_back(std::to_string(i), std::to_string(i * i));
   WriteAggregates(task, maps, {1, 256 << 20}, Plus());
   TaskInput input = task.blocks.Input();
-  auto sink = [](std::span<const std::pair<std::string_view, std::string_view>>) -> Status { return {}; };
-  auto merge = [&](auto s) { return MergeAggregates<std::string, std::string>(task.context, input, 0, Plus(), s); };
+  using Sink = std::function<Status(std::span<const std::pair<std::string_view, std::string_view>>)>;
+  Sink sink = [](auto) -> Status { return {}; };
+  auto merge = [&](Sink s) { return MergeAggregates<std::string, std::string>(task.context, input, 0, Plus(), s); };
   ASSERT_TRUE(merge(sink).ok());
   EXPECT_GT(task.spill.bytes, 0u);
   const auto good = task.blocks.segments;

@@ -15,6 +15,9 @@ namespace {
 
 using testing::FakeTask;
 
+template <class Order, class P>
+using Sink = std::function<Status(std::span<const std::pair<typename Order::Key, typename Codec<P>::View>>)>;
+
 template <class K, class P>
 struct Sorted {
   std::vector<std::pair<K, P>> records;
@@ -41,14 +44,14 @@ Sorted<K, P> RunSort(const std::vector<std::vector<std::pair<K, P>>>& maps, std:
   for (std::uint32_t p = 0; p < partitions; ++p) {
     std::size_t before = out.records.size();
     Status status = MergeSorted<K, P>(task.context, input, p, partitions, order,
-                                      [&](std::span<const std::pair<typename Order::Key, typename Codec<P>::View>> batch) -> Status {
+                                      Sink<Order, P>([&](auto batch) -> Status {
                                         for (const auto& [key, payload] : batch) {
                                           out.records.emplace_back();
                                           Codec<K>::Assign(&out.records.back().first, key);
                                           Codec<P>::Assign(&out.records.back().second, payload);
                                         }
                                         return {};
-                                      });
+                                      }));
     EXPECT_TRUE(status.ok()) << status.ToString();
     out.partition_sizes.push_back(out.records.size() - before);
   }
@@ -245,8 +248,9 @@ TEST(Sort, DamageIsDataLossAndErrorsOfSegmentAndSinkComeThrough) {
     ASSERT_TRUE((*segment)->Seal().ok());
   }
   TaskInput input = task.blocks.Input();
-  auto sink = [](std::span<const std::pair<std::string_view, std::uint32_t>>) -> Status { return {}; };
-  auto merge = [&](auto s) { return MergeSorted<std::string, std::uint32_t>(task.context, input, 1, 3, NaturalOrder<std::string>(), s); };
+  using LineSink = Sink<NaturalOrder<std::string>, std::uint32_t>;
+  LineSink sink = [](auto) -> Status { return {}; };
+  auto merge = [&](LineSink s) { return MergeSorted<std::string, std::uint32_t>(task.context, input, 1, 3, NaturalOrder<std::string>(), s); };
   ASSERT_TRUE(merge(sink).ok());
   const auto good = task.blocks.segments;
   int noticed = 0;
@@ -259,7 +263,7 @@ TEST(Sort, DamageIsDataLossAndErrorsOfSegmentAndSinkComeThrough) {
   }
   EXPECT_GT(noticed, 50);
   task.blocks.segments = good;
-  EXPECT_EQ(merge([](std::span<const std::pair<std::string_view, std::uint32_t>>) { return Status(Code::kUserError, "X", "sink"); }).tag(), "X");
+  EXPECT_EQ(merge([](auto) { return Status(Code::kUserError, "X", "sink"); }).tag(), "X");
   std::atomic<bool> cancelled = true;
   task.context.cancelled = &cancelled;
   EXPECT_EQ(merge(sink).code(), Code::kCancelled);

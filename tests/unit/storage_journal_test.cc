@@ -25,7 +25,8 @@ namespace fs = std::filesystem;
 
 std::uint64_t Seed() {
   const char* given = getenv("ROPEWALK_TEST_SEED");
-  std::uint64_t seed = given != nullptr ? strtoull(given, nullptr, 10) : static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  std::uint64_t seed = given != nullptr ? strtoull(given, nullptr, 10)
+                                        : static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   std::printf("ROPEWALK_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
   return seed;
 }
@@ -67,7 +68,8 @@ TEST_F(JournalTest, KeepsRecordsInOrderOverRestarts) {
   EXPECT_EQ(*journal->Append("d"), 5u);
   EXPECT_EQ(All(*journal), (std::map<std::uint64_t, std::string>{{1, "a"}, {2, ""}, {3, std::string("\0b", 2)}, {4, "c"}, {5, "d"}}));
   EXPECT_EQ(All(*journal, 4), (std::map<std::uint64_t, std::string>{{5, "d"}}));
-  EXPECT_EQ(journal->Replay(0, [](std::uint64_t, std::string_view) { return Status(Code::kCancelled, "T", "enough"); }).code(), Code::kCancelled);
+  EXPECT_EQ(journal->Replay(0, [](std::uint64_t, std::string_view) { return Status(Code::kCancelled, "T", "enough"); }).code(),
+            Code::kCancelled);
 }
 
 // Random operations and restarts against the obvious model.
@@ -197,7 +199,8 @@ TEST_F(JournalTest, KilledProcessesLoseNoAcknowledgedRecord) {
     if (child == 0) {
       dup2(ends[1], 3);
       setenv("ROPEWALK_JOURNAL_CHILD", (root_ + "/j").c_str(), 1);
-      execl("/proc/self/exe", "journal_test", "--gtest_filter=JournalChild.*", "--gtest_also_run_disabled_tests", "--gtest_brief=1", nullptr);
+      execl("/proc/self/exe", "journal_test", "--gtest_filter=JournalChild.*", "--gtest_also_run_disabled_tests", "--gtest_brief=1",
+            nullptr);
       _exit(127);
     }
     close(ends[1]);

@@ -98,7 +98,8 @@ std::string RandomText(Random& random) {
 
 std::uint64_t Seed() {
   const char* given = getenv("ROPEWALK_TEST_SEED");
-  std::uint64_t seed = given != nullptr ? strtoull(given, nullptr, 10) : static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  std::uint64_t seed = given != nullptr ? strtoull(given, nullptr, 10)
+                                        : static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   std::printf("ROPEWALK_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
   return seed;
 }
@@ -180,7 +181,8 @@ TEST(Lines, BatchesAreLargeAndStopWhenToldTo) {
   for (int i = 0; i < 100'000; ++i) text += "some line of text\n";
   InputFile file = folder.Write("t", text);
   std::size_t batches = 0, lines = 0;
-  ASSERT_TRUE(ReadLines(file, {0, 0, file.bytes}, [&](const LineBatch& batch) { return ++batches, lines += batch.lines.size(), true; }).ok());
+  ASSERT_TRUE(
+      ReadLines(file, {0, 0, file.bytes}, [&](const LineBatch& batch) { return ++batches, lines += batch.lines.size(), true; }).ok());
   EXPECT_EQ(lines, 100'000u);
   EXPECT_LE(batches, 100'000u / 1024);
   batches = 0;
@@ -207,7 +209,8 @@ TEST(Compressed, MembersAndFramesAtEveryReadSize) {
   Folder folder;
   std::string plain = "first member\nsecond" + std::string(3000, 'x') + "\n\nlast";
   std::string gz = Gzip("first member\n") + Gzip("") + Gzip("second" + std::string(3000, 'x'), 0) + Gzip("\n\nlast") + std::string(5, '\0');
-  std::string zst = Zstd("first member\n") + Zstd("") + std::string("\x50\x2a\x4d\x18\x03\0\0\0abc", 11) + Zstd("second" + std::string(3000, 'x')) + Zstd("\n\nlast");
+  std::string zst = Zstd("first member\n") + Zstd("") + std::string("\x50\x2a\x4d\x18\x03\0\0\0abc", 11) +
+                    Zstd("second" + std::string(3000, 'x')) + Zstd("\n\nlast");
   for (const auto& [name, stored] : {std::pair<std::string, std::string>{"a.gz", gz}, {"a.zst", zst}}) {
     InputFile file = folder.Write(name, stored);
     for (std::size_t in = 1; in <= stored.size() + 1; in += in < 300 ? 1 : 97) {

@@ -52,8 +52,11 @@ class Listing : public testing::Test {
 };
 
 TEST_F(Listing, AFolderMeansAllFilesBelowInByteOrder) {
-  for (const char* name : {"in/b", "in/a/z", "in/a.txt", "in/B", "in/a/deep/er/x", "in/\xff", "in/ü", "in/new\nline", "in/-dash", "in/with space"}) Write(name);
-  EXPECT_EQ(List({"in"}), (Names{"in/-dash", "in/B", "in/a.txt", "in/a/deep/er/x", "in/a/z", "in/b", "in/new\nline", "in/with space", "in/ü", "in/\xff"}));
+  for (const char* name :
+       {"in/b", "in/a/z", "in/a.txt", "in/B", "in/a/deep/er/x", "in/\xff", "in/ü", "in/new\nline", "in/-dash", "in/with space"})
+    Write(name);
+  EXPECT_EQ(List({"in"}), (Names{"in/-dash", "in/B", "in/a.txt", "in/a/deep/er/x", "in/a/z", "in/b", "in/new\nline", "in/with space",
+                                 "in/ü", "in/\xff"}));
   EXPECT_EQ(List({"./in//a/"}), (Names{"in/a/deep/er/x", "in/a/z"}));
   EXPECT_EQ(List({"file://" + root_ + "/in/b"}), (Names{"in/b"}));
 }
@@ -173,11 +176,35 @@ struct GlobCase {
 
 TEST(Glob, Table) {
   const GlobCase table[] = {
-      {"", "", true},           {"", "a", false},        {"*", "", true},          {"*", "abc", true},      {"a*c", "abbbc", true},   {"a*c", "abbbd", false},
-      {"*a*b*", "xxaybz", true}, {"*a*b*", "xxbya", false}, {"?", "a", true},        {"?", "", false},        {"?", "ü", true},         {"?", "\xff", true},
-      {"??", "ü", false},       {"[abc]", "b", true},    {"[a-c]", "d", false},    {"[!a-c]", "d", true},   {"[^a]", "a", false},     {"[]]", "]", true},
-      {"[a", "[a", true},       {"[a-]", "-", true},     {"\\*", "*", true},       {"\\*", "a", false},     {"a\\", "a\\", true},     {"*.txt", "a.txt", true},
-      {"*.txt", "a.txt.gz", false}, {"a**b", "ab", true}, {"\xff*", "\xff\xfe", true}, {"[\\]]", "]", true}, {"a\nb", "a\nb", true},
+      {"", "", true},
+      {"", "a", false},
+      {"*", "", true},
+      {"*", "abc", true},
+      {"a*c", "abbbc", true},
+      {"a*c", "abbbd", false},
+      {"*a*b*", "xxaybz", true},
+      {"*a*b*", "xxbya", false},
+      {"?", "a", true},
+      {"?", "", false},
+      {"?", "ü", true},
+      {"?", "\xff", true},
+      {"??", "ü", false},
+      {"[abc]", "b", true},
+      {"[a-c]", "d", false},
+      {"[!a-c]", "d", true},
+      {"[^a]", "a", false},
+      {"[]]", "]", true},
+      {"[a", "[a", true},
+      {"[a-]", "-", true},
+      {"\\*", "*", true},
+      {"\\*", "a", false},
+      {"a\\", "a\\", true},
+      {"*.txt", "a.txt", true},
+      {"*.txt", "a.txt.gz", false},
+      {"a**b", "ab", true},
+      {"\xff*", "\xff\xfe", true},
+      {"[\\]]", "]", true},
+      {"a\nb", "a\nb", true},
   };
   for (const GlobCase& c : table) EXPECT_EQ(GlobMatch(c.pattern, c.name), c.matches) << c.pattern << " ~ " << c.name;
 }

@@ -32,9 +32,9 @@ std::string ReadAll(const std::string& path) {
 // Passes operations through until the n-th, which fails; a "crashed" one fails all that follow as well.
 class FaultyFiles final : public FileSystem {
  public:
-  int fail_at = -1;          // counted from 0; -1: never
+  int fail_at = -1;  // counted from 0; -1: never
   int error = EIO;
-  bool crash = false;        // everything after the fault fails too
+  bool crash = false;           // everything after the fault fails too
   bool simple_renames = false;  // as NFS: no flags
   int operations = 0;
 
@@ -45,24 +45,44 @@ class FaultyFiles final : public FileSystem {
     if (e == 0) *file = std::make_unique<File>(this, std::move(real));
     return e;
   }
-  int ReadSmall(const std::string& path, std::size_t most, std::string* bytes) override { return Pass([&] { return local_.ReadSmall(path, most, bytes); }); }
-  int MakeFolder(const std::string& path) override { return Pass([&] { return local_.MakeFolder(path); }); }
-  int SyncFolder(const std::string& path) override { return Pass([&] { return local_.SyncFolder(path); }); }
-  int Look(const std::string& path, FileFacts* facts) override { return Pass([&] { return local_.Look(path, facts); }); }
-  int List(const std::string& path, std::vector<std::string>* names) override { return Pass([&] { return local_.List(path, names); }); }
+  int ReadSmall(const std::string& path, std::size_t most, std::string* bytes) override {
+    return Pass([&] { return local_.ReadSmall(path, most, bytes); });
+  }
+  int MakeFolder(const std::string& path) override {
+    return Pass([&] { return local_.MakeFolder(path); });
+  }
+  int SyncFolder(const std::string& path) override {
+    return Pass([&] { return local_.SyncFolder(path); });
+  }
+  int Look(const std::string& path, FileFacts* facts) override {
+    return Pass([&] { return local_.Look(path, facts); });
+  }
+  int List(const std::string& path, std::vector<std::string>* names) override {
+    return Pass([&] { return local_.List(path, names); });
+  }
   int Rename(const std::string& from, const std::string& to, RenameMode mode) override {
     return Pass([&] { return simple_renames && mode != RenameMode::kReplace ? EINVAL : local_.Rename(from, to, mode); });
   }
-  int RemoveFile(const std::string& path) override { return Pass([&] { return local_.RemoveFile(path); }); }
-  int RemoveFolder(const std::string& path) override { return Pass([&] { return local_.RemoveFolder(path); }); }
+  int RemoveFile(const std::string& path) override {
+    return Pass([&] { return local_.RemoveFile(path); });
+  }
+  int RemoveFolder(const std::string& path) override {
+    return Pass([&] { return local_.RemoveFolder(path); });
+  }
 
  private:
   class File final : public WritableFile {
    public:
     File(FaultyFiles* owner, std::unique_ptr<WritableFile> real) : owner_(owner), real_(std::move(real)) {}
-    int Append(std::span<const std::byte> bytes) override { return owner_->Pass([&] { return real_->Append(bytes); }); }
-    int Sync() override { return owner_->Pass([&] { return real_->Sync(); }); }
-    int Close() override { return owner_->Pass([&] { return real_->Close(); }); }
+    int Append(std::span<const std::byte> bytes) override {
+      return owner_->Pass([&] { return real_->Append(bytes); });
+    }
+    int Sync() override {
+      return owner_->Pass([&] { return real_->Sync(); });
+    }
+    int Close() override {
+      return owner_->Pass([&] { return real_->Close(); });
+    }
 
    private:
     FaultyFiles* owner_;
@@ -140,7 +160,8 @@ TEST_F(Output, AppearsWholeWithAManifestAndNothingBesideIt) {
   EXPECT_NE(text.find("\"bytes\": 13"), std::string::npos) << text;
   char hash[17];
   std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(Checksum64("second\n")));
-  EXPECT_NE(text.find(std::string("\"name\": \"part-00001\", \"records\": 1, \"bytes\": 7, \"xxh3\": \"") + hash), std::string::npos) << text;
+  EXPECT_NE(text.find(std::string("\"name\": \"part-00001\", \"records\": 1, \"bytes\": 7, \"xxh3\": \"") + hash), std::string::npos)
+      << text;
   // Once more, as after a crash between commit and acknowledgement.
   EXPECT_TRUE(CommitOutput(spec_, winners).ok());
   EXPECT_EQ(Final(), kNew);
@@ -167,7 +188,8 @@ TEST_F(Output, LargeAndOddWritesAreJoined) {
   auto writer = PartWriter::Open(spec_, 0, 1);
   ASSERT_TRUE(writer.ok());
   std::string expected;
-  for (std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{2 << 20}, std::size_t{3}, std::size_t{(2 << 20) - 3}, std::size_t{5 << 20}, std::size_t{7}}) {
+  for (std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{2 << 20}, std::size_t{3}, std::size_t{(2 << 20) - 3},
+                           std::size_t{5 << 20}, std::size_t{7}}) {
     std::string piece(size, static_cast<char>('a' + size % 26));
     expected += piece;
     ASSERT_TRUE((*writer)->Append(AsBytes(piece)).ok());

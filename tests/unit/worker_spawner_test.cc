@@ -55,12 +55,12 @@ std::string Marker() {
 }
 
 struct Running {
-  std::unique_ptr<Spawner> spawner;
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<SpawnEvent> events;
   std::uint64_t next_id = 1;
   UniqueFd socket;  // our end of the last one's
+  std::unique_ptr<Spawner> spawner;  // last: its thread calls us until it is gone
 
   Running() {
     auto started = Spawner::Start();

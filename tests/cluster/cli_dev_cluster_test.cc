@@ -1,0 +1,157 @@
+// `ropewalk start dev` and the verbs around it, with real processes: what a user does in the first five minutes, and what must not stay behind.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <map>
+#include <regex>
+
+#include "tests/cluster/process.h"
+
+namespace ropewalk::cluster {
+namespace {
+
+class DevCluster : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = fs::path(testing::TempDir()) / ("cli_dev_" + std::to_string(getpid()));
+    fs::remove_all(dir_);
+    fs::create_directories(dir_ / "in");
+    std::ofstream(dir_ / "in/a.txt") << "rope walk\nwalk walk\n";
+  }
+  void TearDown() override {
+    dev_.reset();
+    fs::remove_all(dir_);
+  }
+  void StartDev() {
+    dev_ = Start({"start", "dev", "--dir", "state", "--port", "0", "--workers", "2", "--slots", "1", "--memory", "256M"}, "dev");
+    ASSERT_TRUE(Eventually([&] { return dev_->out().find("stop:") != std::string::npos || !dev_->running(); })) << dev_->err();
+    std::smatch match;
+    std::string said = dev_->out();
+    ASSERT_TRUE(std::regex_search(said, match, std::regex("127\\.0\\.0\\.1:[0-9]+"))) << said << dev_->err();
+    address_ = match[0];
+  }
+  std::unique_ptr<Process> Start(std::vector<std::string> args, const std::string& log) {
+    args.insert(args.begin(), Binary("ropewalk"));
+    std::vector<std::string> environment = {"ROPEWALK_HOME=" + (dir_ / "home").string()};
+    if (!address_.empty())
+      environment.insert(environment.end(), {"ROPEWALK_MASTER=" + address_, "ROPEWALK_TOKEN_FILE=" + (dir_ / "state/token").string()});
+    return std::make_unique<Process>(Process::Options{args, environment, dir_, dir_ / log});
+  }
+  // Runs one command to its end: its exit code; `said` gets stdout and then stderr.
+  int Run(std::vector<std::string> args, std::string* said) {
+    auto process = Start(std::move(args), "run" + std::to_string(runs_++));
+    auto code = process->Wait();
+    *said = process->out() + process->err();
+    EXPECT_TRUE(code.has_value()) << "it does not end: " << *said;
+    return code.value_or(-1);
+  }
+  std::string Counts(const std::string& folder) {
+    std::vector<std::string> lines;
+    for (const auto& entry : fs::directory_iterator(dir_ / folder)) {
+      if (!entry.path().filename().string().starts_with("part-")) continue;
+      std::ifstream part(entry.path());
+      for (std::string line; std::getline(part, line);) lines.push_back(line);
+    }
+    std::sort(lines.begin(), lines.end());
+    std::string all;
+    for (const std::string& line : lines) all += line + "\n";
+    return all;
+  }
+  // The child of dev whose command line has `word`.
+  pid_t Child(const std::string& word) {
+    for (pid_t pid : Descendants(dev_->pid())) {
+      std::string command = ReadFile("/proc/" + std::to_string(pid) + "/cmdline");
+      if (command.find("start") != std::string::npos && command.find(word) != std::string::npos) return pid;
+    }
+    return 0;
+  }
+  static bool Alive(pid_t pid) {
+    std::string stat = ReadFile("/proc/" + std::to_string(pid) + "/stat");
+    std::size_t close = stat.rfind(')');
+    return close != std::string::npos && stat.compare(close + 2, 1, "Z") != 0;
+  }
+  const std::string kCounts = "rope\t1\nwalk\t3\n";
+  fs::path dir_;
+  std::string address_;
+  std::unique_ptr<Process> dev_;
+  int runs_ = 0;
+};
+
+TEST_F(DevCluster, TheFirstFiveMinutes) {
+  StartDev();
+  std::string said;
+  struct stat info;
+  ASSERT_EQ(stat((dir_ / "state/token").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0600u);
+  EXPECT_EQ(Run({"worker", "list", "--output", "jsonl"}, &said), 0) << said;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 2) << said;
+
+  ASSERT_EQ(Run({"submit", "wordcount", "in", "-o", "out"}, &said), 0) << said;
+  EXPECT_EQ(Counts("out"), kCounts);
+  EXPECT_EQ(Run({"submit", "wordcount", "in", "-o", "out"}, &said), 1) << "an existing output is refused: " << said;
+  EXPECT_NE(said.find("OUT01"), std::string::npos) << said;
+
+  ASSERT_EQ(Run({"submit", "--detach", "wordcount", "in", "-o", "out2"}, &said), 0) << said;
+  std::string job = said.substr(0, said.find('\n'));
+  EXPECT_EQ(said, job + "\n") << "only the id";
+  EXPECT_EQ(Run({"job", "wait", job, "--timeout", "60"}, &said), 0) << said;
+  EXPECT_EQ(Counts("out2"), kCounts);
+  EXPECT_EQ(Run({"job", "show", job, "--output", "json"}, &said), 0) << said;
+  EXPECT_NE(said.find("\"phase\":\"succeeded\""), std::string::npos) << said;
+  EXPECT_EQ(Run({"logs", "-f", job, "--stream", "events"}, &said), 0) << said;
+  EXPECT_NE(said.find("job_finished"), std::string::npos) << said;
+  EXPECT_EQ(Run({"explain", job}, &said), 0) << said;
+  EXPECT_EQ(Run({"job", "list"}, &said), 0) << said;
+  EXPECT_NE(said.find(job), std::string::npos) << said;
+
+  EXPECT_EQ(Run({"job", "show", "j-fff"}, &said), 3) << said;
+  EXPECT_EQ(Run({"submit", "wordcount", "none", "-o", "out3"}, &said), 3) << said;
+  EXPECT_EQ(Run({"job", "list", "--master", "127.0.0.1:1"}, &said), 5) << said;
+  std::ofstream(dir_ / "wrong") << std::string(64, 'a');
+  fs::permissions(dir_ / "wrong", fs::perms(0600));
+  EXPECT_EQ(Run({"job", "list", "--token-file", "wrong"}, &said), 4) << said;
+}
+
+TEST_F(DevCluster, KilledDaemonsComeBackAndNothingStaysBehind) {
+  StartDev();
+  std::string said;
+  for (const char* victim : {"worker-1", "master"}) {
+    pid_t pid = Child(victim);
+    ASSERT_GT(pid, 0) << victim;
+    kill(pid, SIGKILL);
+    ASSERT_TRUE(Eventually([&] { return Child(victim) > 0 && Child(victim) != pid; })) << victim;
+    ASSERT_TRUE(Eventually([&] {
+      return Run({"worker", "list", "--output", "jsonl"}, &said) == 0 && std::count(said.begin(), said.end(), '\n') == 2;
+    })) << said;
+    ASSERT_EQ(Run({"submit", "wordcount", "in", "-o", std::string("out-") + victim}, &said), 0) << said;
+    EXPECT_EQ(Counts(std::string("out-") + victim), kCounts);
+  }
+  std::vector<pid_t> all = Descendants(dev_->pid());
+  ASSERT_GE(all.size(), 3u);
+  dev_->Signal(SIGTERM);
+  EXPECT_EQ(dev_->Wait(), 0) << dev_->err();
+  EXPECT_TRUE(Eventually([&] { return std::none_of(all.begin(), all.end(), Alive); })) << "processes stay behind";
+}
+
+TEST_F(DevCluster, KilledItselfItTakesItsDaemonsAlong) {
+  StartDev();
+  std::vector<pid_t> all = Descendants(dev_->pid());
+  dev_->Signal(SIGKILL);
+  EXPECT_EQ(dev_->Wait(), 128 + SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return std::none_of(all.begin(), all.end(), Alive); })) << "processes stay behind";
+}
+
+TEST_F(DevCluster, AStateFolderInUseOrAnOpenAddressIsRefused) {
+  StartDev();
+  std::string said;
+  EXPECT_EQ(Run({"start", "master", "--listen", "127.0.0.1:0", "--dir", "state/master", "--token-file", "state/token"}, &said), 5) << said;
+  EXPECT_NE(said.find("error["), std::string::npos) << said;
+  EXPECT_EQ(Run({"start", "master", "--listen", "0.0.0.0:0", "--dir", "state2"}, &said), 2) << said;
+  EXPECT_NE(said.find("SEC01"), std::string::npos) << said;
+  EXPECT_EQ(Run({"start", "worker", "--listen", "0.0.0.0:0"}, &said), 2) << said;
+  EXPECT_EQ(Run({"start", "dev", "--dir", "state", "--port", "0"}, &said), 5) << said;
+  EXPECT_NE(said.find("DEV01"), std::string::npos) << said;
+}
+
+}  // namespace
+}  // namespace ropewalk::cluster

@@ -1,0 +1,242 @@
+// Replayed main on a real cluster: what may differ between executors is handed over, what differs all the same is caught, and what user code does
+// wrong is told with its place.
+//
+// This binary is also its jobs: started with "job NAME" it runs one of the mains below.
+#include <fcntl.h>
+#include <signal.h>
+
+#include <set>
+
+#include "job/ropewalk.h"
+#include "tests/cluster/cluster.h"
+
+namespace ropewalk::cluster {
+namespace {
+
+void Dawdle(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+std::vector<int> Numbers(int n) {
+  std::vector<int> numbers(static_cast<std::size_t>(n));
+  for (int i = 0; i < n; ++i) numbers[static_cast<std::size_t>(i)] = i;
+  return numbers;
+}
+
+// Once and Broadcast give every executor the driver's value.
+int OnceMain(Job& job) {
+  int pid = job.Once("pid", [] { return static_cast<int>(getpid()); });
+  auto everywhere = job.Broadcast(pid);
+  auto seen = job.FromVector(Numbers(40), {.partitions = 8})
+                  .Map([everywhere, pid](int) {
+                    Dawdle(3);
+                    return std::pair(*everywhere, pid);
+                  })
+                  .Distinct()
+                  .Collect();
+  std::printf("%zu %d\n", seen.size(), seen.size() == 1 && seen[0] == std::pair(pid, pid) ? 1 : 0);
+  return 0;
+}
+
+// A captured vector that differs: its content is in no fingerprint, so the plans are equal and only the sampled second run can tell.
+int CaptureMain(Job& job) {
+  std::vector<int> own{static_cast<int>(getpid())};
+  job.FromVector(Numbers(40), {.partitions = 8})
+      .Map([own](int n) {
+        Dawdle(3);
+        return std::pair(n, own[0]);
+      })
+      .GroupByKey()
+      .WriteText("capture_out");
+  return 0;
+}
+
+// A branch on something that differs between executors: whoever comes first makes the file.
+int BranchMain(Job& job) {
+  bool first = open("branch_marker", O_CREAT | O_EXCL | O_WRONLY, 0600) >= 0;
+  auto numbers = job.FromVector(Numbers(40), {.partitions = 8}).Map([](int n) {
+    Dawdle(10);
+    return n;
+  });
+  if (first) {
+    numbers.Count();
+  } else {
+    numbers.Distinct().Count();
+  }
+  return 0;
+}
+
+int CrashMain(Job& job) {
+  job.ReadLines("crash_in").Map([](std::string_view line) {
+    if (line == "poison") raise(SIGSEGV);
+    return line.size();
+  }).Sum();
+  return 0;
+}
+
+int ThrowMain(Job& job) {
+  job.ReadLines("crash_in").Map([](std::string_view line) {
+    if (line == "poison") throw std::invalid_argument("cannot digest poison");
+    return line.size();
+  }).Sum();
+  return 0;
+}
+
+// Actions over a cached dataset, with a branch and a loop on results; slow enough to lose the cache in the middle.
+int CacheMain(Job& job) {
+  auto squares = job.FromVector(Numbers(48), {.partitions = 6})
+                     .Map([](int n) {
+                       Dawdle(6);
+                       return std::int64_t(n) * n;
+                     })
+                     .Cache();
+  std::int64_t sum = 0;
+  for (int round = 0; round < 6; ++round) {
+    std::int64_t part = squares.Filter([round](std::int64_t n) {
+      Dawdle(2);
+      return n % 6 == round;
+    }).Sum();
+    if (part % 2 == 0) sum += part;
+    std::printf("round %d: %lld\n", round, static_cast<long long>(part));
+  }
+  std::printf("sum %lld\n", static_cast<long long>(sum));
+  return 0;
+}
+
+// Shuffles 24 MB of distinct text.
+int ShuffleMain(Job& job) {
+  std::uint64_t n = job.FromVector(Numbers(24), {.partitions = 6})
+                        .FlatMap([](int block, Emit<std::string> emit) {
+                          for (int i = 0; i < 1000; ++i) emit(std::to_string(block * 1000 + i) + std::string(1000, 'x'));
+                        })
+                        .Distinct({.partitions = 4})
+                        .Count();
+  std::printf("%llu\n", static_cast<unsigned long long>(n));
+  return 0;
+}
+
+int RunJob(int argc, char** argv) {
+  Job job = Init(argc, argv);
+  std::string name = argv[2];
+  if (name == "once") return OnceMain(job);
+  if (name == "capture") return CaptureMain(job);
+  if (name == "branch") return BranchMain(job);
+  if (name == "crash") return CrashMain(job);
+  if (name == "throw") return ThrowMain(job);
+  if (name == "cache") return CacheMain(job);
+  if (name == "shuffle") return ShuffleMain(job);
+  if (name == "main_throws") throw std::logic_error("main gives up");
+  if (name == "main_exits") std::exit(3);
+  return 9;
+}
+
+class ClusterReplay : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    cluster_ = std::make_unique<Cluster>(Cluster::Options{.workers = 2, .slots = 1});
+    std::ofstream in(cluster_->dir() / "crash_in");
+    for (int i = 0; i < 100; ++i) in << "line " << i << "\n";
+    poison_offset_ = in.tellp();
+    in << "poison\nend\n";
+  }
+  static void TearDownTestSuite() { cluster_.reset(); }
+  static std::unique_ptr<Process> Submit(const std::string& name) { return cluster_->Submit({fs::read_symlink("/proc/self/exe"), "job", name}); }
+
+  static std::unique_ptr<Cluster> cluster_;
+  static std::int64_t poison_offset_;
+};
+std::unique_ptr<Cluster> ClusterReplay::cluster_;
+std::int64_t ClusterReplay::poison_offset_ = 0;
+
+TEST_F(ClusterReplay, OnceAndBroadcastGiveTheDriversValue) {
+  auto client = Submit("once");
+  ASSERT_EQ(client->Wait(), 0) << client->err();
+  EXPECT_EQ(client->out(), "1 1\n");
+}
+
+TEST_F(ClusterReplay, ACapturedVectorThatDiffersIsCaught) {
+  auto client = Submit("capture");
+  EXPECT_EQ(client->Wait(), 1) << client->err();
+  EXPECT_NE(client->err().find("error[DET"), std::string::npos) << client->err();
+  EXPECT_FALSE(fs::exists(cluster_->dir() / "capture_out"));
+}
+
+TEST_F(ClusterReplay, AMainThatBranchesDifferentlyIsStoppedAndTheOperatorNamed) {
+  auto client = Submit("branch");
+  EXPECT_EQ(client->Wait(), 1) << client->err();
+  EXPECT_NE(client->err().find("cluster_replay_test.cc:"), std::string::npos) << client->err();
+}
+
+TEST_F(ClusterReplay, ARecordThatKillsItsTaskIsNamed) {
+  auto client = Submit("crash");
+  EXPECT_EQ(client->Wait(), 1) << client->err();
+  std::string err = client->err();
+  for (const std::string& part : {std::string("crash_in"), "offset " + std::to_string(poison_offset_)}) EXPECT_NE(err.find(part), std::string::npos) << err;
+  EXPECT_TRUE(err.find("SIGSEGV") != std::string::npos || err.find("signal 11") != std::string::npos) << err;
+}
+
+TEST_F(ClusterReplay, AnExceptionIsToldWithItsRecord) {
+  auto client = Submit("throw");
+  EXPECT_EQ(client->Wait(), 1) << client->err();
+  std::string err = client->err();
+  for (const std::string& part : {std::string("std::invalid_argument"), std::string("cannot digest poison"), std::string("crash_in"),
+                                  "offset " + std::to_string(poison_offset_)})
+    EXPECT_NE(err.find(part), std::string::npos) << err;
+}
+
+TEST_F(ClusterReplay, MainsOwnEndIsTheJobs) {
+  auto thrown = Submit("main_throws");
+  EXPECT_EQ(thrown->Wait(), 1) << thrown->err();
+  EXPECT_NE(thrown->err().find("main gives up"), std::string::npos) << thrown->err();
+  auto exited = Submit("main_exits");
+  EXPECT_EQ(exited->Wait(), 1) << exited->err();
+  EXPECT_NE(exited->err().find("3"), std::string::npos) << exited->err();
+}
+
+TEST_F(ClusterReplay, ACacheLostActionsLaterIsMadeAgain) {
+  auto peace = Submit("cache");
+  ASSERT_EQ(peace->Wait(), 0) << peace->err();
+  auto [client, job] = cluster_->SubmitAccepted({fs::read_symlink("/proc/self/exe"), "job", "cache"});
+  ASSERT_TRUE(cluster_->WaitForEvents(job, "action_published", 5));
+  cluster_->KillWorker(1);
+  cluster_->StartWorker(1);
+  ASSERT_EQ(client->Wait(), 0) << client->err();
+  EXPECT_EQ(client->out(), peace->out());
+  EXPECT_GE(cluster_->CountEvents(job, "segments_lost"), 1u);
+  EXPECT_GE(cluster_->CountEvents(job, "rerun"), 1u);
+  ASSERT_TRUE(cluster_->WaitForWorkers(2));
+}
+
+// Bytes that crossed the master's sockets, both ways, as the kernel counts them.
+std::uint64_t MasterBytes(const std::string& address) {
+  std::string command = "ss -Htin sport = :" + address.substr(address.rfind(':') + 1);
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(popen(command.c_str(), "r"), pclose);
+  std::string text;
+  char buffer[4096];
+  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, pipe.get())) > 0;) text.append(buffer, n);
+  std::uint64_t bytes = 0;
+  for (const char* key : {"bytes_acked:", "bytes_received:"})
+    for (std::size_t at = 0; (at = text.find(key, at)) != std::string::npos; ++at) bytes += std::strtoull(text.c_str() + at + std::strlen(key), nullptr, 10);
+  return bytes;
+}
+
+TEST_F(ClusterReplay, ShuffledBytesDoNotPassThroughTheMaster) {
+  auto first = Submit("shuffle");  // carries the executable over
+  ASSERT_EQ(first->Wait(), 0) << first->err();
+  EXPECT_EQ(first->out(), "24000\n");
+  std::uint64_t before = MasterBytes(cluster_->address());
+  auto second = Submit("shuffle");
+  ASSERT_EQ(second->Wait(), 0) << second->err();
+  std::uint64_t crossed = MasterBytes(cluster_->address()) - before;
+  constexpr std::uint64_t kShuffledBytes = 24'000'000;
+  std::cout << crossed << " bytes crossed the workers' connections to the master\n";
+  EXPECT_GT(crossed, 0u) << "nothing was measured";
+  EXPECT_LT(crossed, kShuffledBytes / 100);
+}
+
+}  // namespace
+}  // namespace ropewalk::cluster
+
+int main(int argc, char** argv) {
+  if (argc > 2 && std::string(argv[1]) == "job") return ropewalk::cluster::RunJob(argc, argv);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
