@@ -114,7 +114,7 @@ Status Master::Open() {
 }
 
 void Master::Failed(const Status& status) {
-  stopped_ = true;
+  if (std::exchange(stopped_, true)) return;
   LOG(ERROR) << "the master stops: " << status.ToString();
   failed_(status);
 }
@@ -220,7 +220,7 @@ void Master::Carry(const scheduler::NameDriver& action) {
   JobEntry& job = Job(action.job);
   if (job.logs == nullptr) return;
   auto acks = job.logs->NameDriver(action.executor);
-  if (!acks.ok()) return LOG(ERROR) << "output of " << JobName(action.job) << ": " << acks.status().ToString(), void();
+  if (!acks.ok()) return OnOutputFailed(action.executor, acks.status());
   SendAcks(*acks);
   SyncStdout(action.job);
 }
@@ -305,7 +305,9 @@ void Master::Carry(const scheduler::SetTimer& action) {
 void Master::Carry(const scheduler::LogEvent& action) {
   JobEntry& job = Job(action.job);
   if (job.logs == nullptr) return;
-  if (Status status = job.logs->Event(action.json); !status.ok()) LOG(ERROR) << "event log of " << JobName(action.job) << ": " << status.ToString();
+  if (Status status = job.logs->Event(action.json); !status.ok()) {
+    LOG_EVERY_N(ERROR, 100) << "event log of " << JobName(action.job) << ": " << status.ToString();
+  }
   WakeLogWaiters(action.job, LogStream::kEvents);
 }
 

@@ -141,6 +141,7 @@ class Master final : public rpc::ServerHandler {
   void OnExecutorMessage(Session& session, const wire::FromExecutorPayload& message);
   void OnExecutorExited(Session& session, const wire::ExecutorExited& message);
   void OnOutput(Session& session, const wire::Output& message);
+  void OnOutputFailed(ExecutorId executor, const Status& status);
   void OnArtifactRequest(rpc::ConnectionId id, const wire::ArtifactRequest& message);
   void SendOrder(Session& session, wire::ToWorker* order);
   void SendAcks(const std::vector<JobLogs::Ack>& acks);

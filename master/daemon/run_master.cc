@@ -10,6 +10,10 @@
 namespace ropewalk::master {
 
 Status RunMaster(MasterOptions options) {
+  if (!google::IsGoogleLoggingInitialized()) {
+    FLAGS_logtostderr = true;  // one writer for stderr; whoever starts us keeps it
+    google::InitGoogleLogging("ropewalk-master");
+  }
   rpc::EventLoop loop;
   Status end;
   loop.OnSignals({SIGTERM, SIGINT}, [&loop](int signal) {

@@ -196,7 +196,9 @@ void Master::OnOutput(Session& session, const wire::Output& message) {
   if (job.logs == nullptr) return;
   if (message.stream() == wire::Output::STDERR) {
     Status status = job.logs->Stderr(executor, message.data());
-    if (!status.ok()) LOG(ERROR) << "stderr of " << JobName(id) << ": " << status.ToString();
+    if (!status.ok()) {
+      LOG_EVERY_N(ERROR, 100) << "stderr of " << JobName(id) << ": " << status.ToString();
+    }
     // Acknowledged all the same: a full log must not stop the job.
     wire::ToWorker ack;
     ack.mutable_output_ack()->set_executor(executor.value);
@@ -208,10 +210,7 @@ void Master::OnOutput(Session& session, const wire::Output& message) {
   }
   if (message.stream() != wire::Output::STDOUT) return;
   auto acks = job.logs->Stdout(executor, message.offset(), message.data());
-  if (!acks.ok()) {
-    LOG(ERROR) << "stdout of " << JobName(id) << ": " << acks.status().ToString();
-    return;  // not acknowledged: what was not kept is not shown
-  }
+  if (!acks.ok()) return OnOutputFailed(executor, acks.status());
   SendAcks(*acks);
   ExecutorId differing;
   std::uint64_t offset = 0;
@@ -222,6 +221,14 @@ void Master::OnOutput(Session& session, const wire::Output& message) {
   }
   SyncStdout(id);
   WakeLogWaiters(id, LogStream::kExecutor);
+}
+
+// A gap is the worker's doing. What the disk did not take is lost to this process, though the executor will not write it again: only a fresh start,
+// which replays main and compares, can show the stream without a hole.
+void Master::OnOutputFailed(ExecutorId executor, const Status& status) {
+  if (status.code() != Code::kInvalid) return Failed(status);
+  LOG(ERROR) << status.ToString();
+  Carry(scheduler::StopExecutor{executors_.at(executor).worker, executor, status.ToString()});
 }
 
 void Master::SendAcks(const std::vector<JobLogs::Ack>& acks) {
