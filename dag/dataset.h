@@ -52,7 +52,7 @@ struct SortByOptions {
   std::uint32_t partitions = 0;  // as in PartitionOptions
 };
 struct WriteOptions {
-  bool overwrite = false;        // replace a folder that exists, at once, when everything is written
+  bool overwrite = false;  // replace a folder that exists, at once, when everything is written
 };
 
 // The callables that a pipe holds, for stage names and fingerprints.
@@ -60,7 +60,8 @@ struct PipeNotes {
   std::string operators;  // " > FlatMap > Filter"
   std::uint64_t fingerprint = 0;
   PipeNotes With(const char* op, Site site, std::uint64_t hash) const {
-    return {operators + " > " + op, HashCombine(HashCombine(fingerprint, Checksum64(site.ToString())), HashCombine(Checksum64(std::string_view(op)), hash))};
+    return {operators + " > " + op,
+            HashCombine(HashCombine(fingerprint, Checksum64(site.ToString())), HashCombine(Checksum64(std::string_view(op)), hash))};
   }
 };
 
@@ -78,9 +79,9 @@ class Dataset {
 
   // Forgets the pipe (and whether strings are views): Dataset<T> is then a type that can be named and assigned.
   template <class U, class OtherPipe>
-    requires(!std::is_same_v<Dataset<U, OtherPipe>, Dataset> && std::is_same_v<View<U>, typename Pipe::Flow> &&
-             std::is_same_v<Pipe, IdentityPipe<View<T>>>)
-  Dataset(const Dataset<U, OtherPipe>& other, Site site = Site::Here())  // NOLINT: implicit by design
+  requires(!std::is_same_v<Dataset<U, OtherPipe>, Dataset> && std::is_same_v<View<U>, typename Pipe::Flow> &&
+           std::is_same_v<Pipe, IdentityPipe<View<T>>>)
+      Dataset(const Dataset<U, OtherPipe>& other, Site site = Site::Here())  // NOLINT: implicit by design
       : Dataset(other.Erase(site)) {}
 
   // ---- one record at a time ------------------------------------------------------------------------------------------------------
@@ -89,7 +90,8 @@ class Dataset {
   template <class Fn>
   auto Map(Fn fn, Site site = Site::Here()) const {
     CheckCallable<Fn>();
-    static_assert(std::is_invocable_v<Fn&, const T&>, "Map: the function must take one record of the dataset (const T&, or std::string_view for text)");
+    static_assert(std::is_invocable_v<Fn&, const T&>,
+                  "Map: the function must take one record of the dataset (const T&, or std::string_view for text)");
     using R = std::invoke_result_t<Fn&, const T&>;
     static_assert(!std::is_void_v<R>, "Map: the function returns nothing; return the new record");
     using U = std::remove_cvref_t<R>;
@@ -104,7 +106,8 @@ class Dataset {
     using Second = typename pipe_internal::SecondParameter<Fn>::type;
     if constexpr (std::is_invocable_v<Fn&, const T&>) {
       using Range = std::invoke_result_t<Fn&, const T&>;
-      static_assert(pipe_internal::Iterates<Range>, "FlatMap: the function must return a range of records (a vector, Words(line), an optional...)");
+      static_assert(pipe_internal::Iterates<Range>,
+                    "FlatMap: the function must return a range of records (a vector, Words(line), an optional...)");
       using U = typename pipe_internal::ElementOf<std::remove_cvref_t<Range>>::type;
       CheckRecord<U>();
       return Piped<U>(FlatMapPipe<Pipe, T, Fn>{pipe_, fn}, "FlatMap", site, CallableHash(fn));
@@ -161,7 +164,8 @@ class Dataset {
     using V = Owned<typename T::second_type>;
     CheckStored<K>();
     CheckStored<V>();
-    static_assert(kCombines<Combine, V>, "ReduceByKey: the function must be V(V, V), or void(V& accumulated, const V& value), for the values' type V");
+    static_assert(kCombines<Combine, V>,
+                  "ReduceByKey: the function must be V(V, V), or void(V& accumulated, const V& value), for the values' type V");
     return Aggregate<K, V, AddPair>("ReduceByKey", std::move(combine), options, site);
   }
 
@@ -169,7 +173,8 @@ class Dataset {
   auto CountByKey(PartitionOptions options = {}, Site site = Site::Here()) const {
     if constexpr (pipe_internal::Pairlike<T>) {
       CheckStored<Owned<typename T::first_type>>();
-      return Aggregate<Owned<typename T::first_type>, std::uint64_t, AddCountOfKey>("CountByKey", std::plus<std::uint64_t>(), options, site);
+      return Aggregate<Owned<typename T::first_type>, std::uint64_t, AddCountOfKey>("CountByKey", std::plus<std::uint64_t>(), options,
+                                                                                    site);
     } else {
       CheckStored<Owned<T>>();
       return Aggregate<Owned<T>, std::uint64_t, AddCountOfRecord>("CountByKey", std::plus<std::uint64_t>(), options, site);
@@ -186,9 +191,10 @@ class Dataset {
   auto Distinct(PartitionOptions options = {}, Site site = Site::Here()) const {
     CheckStored<Owned<T>>();
     PlanNodePtr node = NewNode("Distinct", site, Partitions(options), TypeHash<Owned<T>>());
-    AddMapSide<AddRecord, AggregateWriter<Owned<T>, Nothing, KeepFirst>>(*node, 0, node->partitions(), [](const TaskContext& context, SegmentWriter* out, std::uint32_t parts) {
-      return std::make_unique<AggregateWriter<Owned<T>, Nothing, KeepFirst>>(ShuffleOptionsOf(context, parts), out);
-    });
+    AddMapSide<AddRecord, AggregateWriter<Owned<T>, Nothing, KeepFirst>>(
+        *node, 0, node->partitions(), [](const TaskContext& context, SegmentWriter* out, std::uint32_t parts) {
+          return std::make_unique<AggregateWriter<Owned<T>, Nothing, KeepFirst>>(ShuffleOptionsOf(context, parts), out);
+        });
     return Dataset<Owned<T>>(node, std::make_shared<DistinctStream<Owned<T>>>(node->stage_id()));
   }
 
@@ -224,7 +230,8 @@ class Dataset {
     CheckStored<K>();
     CheckStored<V>();
     static_assert(kCombines<Combine, V>, "the combiner must be V(V, V), or void(V& accumulated, const V& value), for the values' type V");
-    PlanNodePtr node = NewNode("CombineGroups", site, Partitions(options), HashCombine(TypeHash<K, V>(), HashCombine(CallableHash(combine), CallableHash(fn))));
+    PlanNodePtr node = NewNode("CombineGroups", site, Partitions(options),
+                               HashCombine(TypeHash<K, V>(), HashCombine(CallableHash(combine), CallableHash(fn))));
     AddAggregateSide<K, V, AddPair>(*node, std::move(combine));
     return GroupsOf<K, V>(node, std::move(fn));
   }
@@ -233,7 +240,8 @@ class Dataset {
   template <class U, class OtherPipe>
   auto Join(const Dataset<U, OtherPipe>& other, PartitionOptions options = {}, Site site = Site::Here()) const {
     CheckPair();
-    static_assert(pipe_internal::Pairlike<U>, "Join: the other dataset must hold std::pair<Key, Value>: use KeyBy, or Map to a pair, first");
+    static_assert(pipe_internal::Pairlike<U>,
+                  "Join: the other dataset must hold std::pair<Key, Value>: use KeyBy, or Map to a pair, first");
     using K = Owned<typename T::first_type>;
     using A = Owned<typename T::second_type>;
     using B = Owned<typename U::second_type>;
@@ -258,8 +266,10 @@ class Dataset {
     CheckStored<K>();
     using Adder = std::conditional_t<kKeyMayBeRecord<K, Owned<T>>, AddTextPair, AddSortPair>;
     auto keyed = KeyBy(key, site);
-    return options.descending ? keyed.template SortInto<K, Owned<T>, SortPayload<K, Owned<T>>, Descending<NaturalOrder<K>>, Adder, true>("SortBy", options, site)
-                              : keyed.template SortInto<K, Owned<T>, SortPayload<K, Owned<T>>, NaturalOrder<K>, Adder, true>("SortBy", options, site);
+    return options.descending
+               ? keyed.template SortInto<K, Owned<T>, SortPayload<K, Owned<T>>, Descending<NaturalOrder<K>>, Adder, true>("SortBy", options,
+                                                                                                                          site)
+               : keyed.template SortInto<K, Owned<T>, SortPayload<K, Owned<T>>, NaturalOrder<K>, Adder, true>("SortBy", options, site);
   }
   // All records in their own order.
   auto Sort(SortByOptions options = {}, Site site = Site::Here()) const {
@@ -277,10 +287,10 @@ class Dataset {
     static_assert(std::is_same_v<Owned<T>, Owned<U>>, "Union: both datasets must hold the same type");
     CheckStored<Owned<T>>();
     Dataset<Owned<T>> a = Erase(site), b = other.Erase(site);
-    PlanNodePtr node = std::make_shared<PlanNode>(node_->context(), PlanNode::Options{.op = "Union",
-                                                                                      .site = site,
-                                                                                      .partitions = a.node()->partitions() + b.node()->partitions(),
-                                                                                      .parents = {a.node(), b.node()}});
+    PlanNodePtr node = std::make_shared<PlanNode>(
+        node_->context(),
+        PlanNode::Options{
+            .op = "Union", .site = site, .partitions = a.node()->partitions() + b.node()->partitions(), .parents = {a.node(), b.node()}});
     using Members = std::vector<typename UnionStream<View<T>>::Member>;
     return Dataset<Owned<T>>(node, std::make_shared<UnionStream<View<T>>>(Members{{a.stream(), 0}, {b.stream(), a.node()->partitions()}}));
   }
@@ -299,7 +309,8 @@ class Dataset {
 
   std::uint64_t Count(Site site = Site::Here()) const {
     std::uint64_t sum = 0;
-    for (std::uint64_t part : RunResult<std::uint64_t>("Count", site, 0, [](const TaskContext&) { return CountAccumulator(); })) sum += part;
+    for (std::uint64_t part : RunResult<std::uint64_t>("Count", site, 0, [](const TaskContext&) { return CountAccumulator(); }))
+      sum += part;
     return sum;
   }
 
@@ -313,7 +324,8 @@ class Dataset {
   std::vector<Owned<T>> Take(std::size_t n, Site site = Site::Here()) const {
     CheckStored<Owned<T>>();
     auto parts = RunResult<std::vector<Owned<T>>>(
-        "Take", site, n, [n](const TaskContext& context) { return CollectAccumulator<Owned<T>>(context, "Take", n); }, DecodeRecords<Owned<T>>);
+        "Take", site, n, [n](const TaskContext& context) { return CollectAccumulator<Owned<T>>(context, "Take", n); },
+        DecodeRecords<Owned<T>>);
     std::vector<Owned<T>> all = Concatenate(std::move(parts));
     if (all.size() > n) all.resize(n);
     return all;
@@ -322,12 +334,13 @@ class Dataset {
   // The n largest records, largest first; equal ones in the order of the input.
   std::vector<Owned<T>> Top(std::size_t n, Site site = Site::Here()) const {
     static_assert(std::totally_ordered<Owned<T>>, "Top(n): the records have no operator<; use Top(n, key)");
-    return Top(n, [](const Owned<T>& record) { return record; }, site);
+    return Top(
+        n, [](const Owned<T>& record) { return record; }, site);
   }
   // The n records with the largest key(record), largest first.
   template <class KeyFn>
-    requires std::is_invocable_v<KeyFn&, const Owned<T>&>
-  std::vector<Owned<T>> Top(std::size_t n, KeyFn key, Site site = Site::Here()) const {
+  requires std::is_invocable_v < KeyFn&, const Owned<T>
+  & > std::vector<Owned<T>> Top(std::size_t n, KeyFn key, Site site = Site::Here()) const {
     CheckStored<Owned<T>>();
     CheckCallable<KeyFn>();
     auto make = [n, key](const TaskContext& context) { return TopAccumulator<Owned<T>, T, KeyFn>(context, n, key); };
@@ -338,7 +351,11 @@ class Dataset {
   // Integers sum to int64_t or uint64_t, floats to double; other types by operator+, from T{}.
   auto Sum(Site site = Site::Here()) const {
     using S = SumOf<Owned<T>>;
-    static_assert(requires(const S& a, const Owned<T>& b) { { a + b } -> std::convertible_to<S>; }, "Sum: the records have no operator+");
+    static_assert(
+        requires(const S& a, const Owned<T>& b) {
+          { a + b } -> std::convertible_to<S>;
+        },
+        "Sum: the records have no operator+");
     S sum{};
     for (const S& part : RunResult<S>("Sum", site, 0, [](const TaskContext&) { return SumAccumulator<S, T>(); })) sum = sum + part;
     return sum;
@@ -402,22 +419,26 @@ class Dataset {
 
   template <class Fn>
   static constexpr void CheckCallable() {
-    static_assert(std::is_copy_constructible_v<Fn>,
-                  "Ropewalk copies this function for each attempt of a task: capture values that can be copied (a shared_ptr, not a unique_ptr)");
+    static_assert(
+        std::is_copy_constructible_v<Fn>,
+        "Ropewalk copies this function for each attempt of a task: capture values that can be copied (a shared_ptr, not a unique_ptr)");
     static_assert(!std::is_reference_v<Fn>, "pass the function by value");
   }
   template <class U>
   static constexpr void CheckRecord() {
-    static_assert(!std::is_pointer_v<U>, "a record must not be a pointer: it means nothing in another process; return a std::string or a value");
+    static_assert(!std::is_pointer_v<U>,
+                  "a record must not be a pointer: it means nothing in another process; return a std::string or a value");
   }
   template <class U>
   static constexpr void CheckStored() {
-    static_assert(Storable<U>,
-                  "this operation stores or sends records, and Ropewalk cannot encode their type: use arithmetic types, enums, std::string, "
-                  "pair, tuple, array, vector, optional, map, set, structs of such, or give the type RopewalkEncode and RopewalkDecode");
+    static_assert(
+        Storable<U>,
+        "this operation stores or sends records, and Ropewalk cannot encode their type: use arithmetic types, enums, std::string, "
+        "pair, tuple, array, vector, optional, map, set, structs of such, or give the type RopewalkEncode and RopewalkDecode");
   }
   static constexpr void CheckPair() {
-    static_assert(pipe_internal::Pairlike<T>, "this operation needs a dataset of std::pair<Key, Value>: use KeyBy, or Map to a pair, first");
+    static_assert(pipe_internal::Pairlike<T>,
+                  "this operation needs a dataset of std::pair<Key, Value>: use KeyBy, or Map to a pair, first");
   }
   template <class Combine, class V>
   static constexpr bool kCombines = std::is_invocable_r_v<V, Combine&, const V&, const V&> || std::is_invocable_v<Combine&, V&, const V&>;
@@ -431,7 +452,8 @@ class Dataset {
     return options.partitions != 0 ? options.partitions : DefaultPartitions(node_->context()->settings());
   }
   PlanNodePtr NewNode(const char* op, Site site, std::uint32_t partitions, std::uint64_t fingerprint) const {
-    return std::make_shared<PlanNode>(node_->context(), PlanNode::Options{.op = op, .site = site, .partitions = partitions, .fingerprint = fingerprint});
+    return std::make_shared<PlanNode>(node_->context(),
+                                      PlanNode::Options{.op = op, .site = site, .partitions = partitions, .fingerprint = fingerprint});
   }
   StageSpec SpecOf(std::uint32_t side) const {
     StageSpec spec;
@@ -443,12 +465,13 @@ class Dataset {
   }
 
   template <class Adder, class Writer, class Make>
-  void AddMapSide(PlanNode& node, std::uint32_t side, std::uint32_t parts, Make make, InputPattern read_as = InputPattern::kAllToAll) const {
+  void AddMapSide(PlanNode& node, std::uint32_t side, std::uint32_t parts, Make make,
+                  InputPattern read_as = InputPattern::kAllToAll) const {
     StageSpec spec = SpecOf(side);
     spec.read_as = read_as;
-    spec.program = MapSideProgram<Adder>(stream_, pipe_, parts, [make, parts](const TaskContext& context, SegmentWriter* out) -> std::unique_ptr<Writer> {
-      return make(context, out, parts);
-    });
+    spec.program = MapSideProgram<Adder>(
+        stream_, pipe_, parts,
+        [make, parts](const TaskContext& context, SegmentWriter* out) -> std::unique_ptr<Writer> { return make(context, out, parts); });
     node.AddStage(std::move(spec));
   }
 
@@ -478,8 +501,9 @@ class Dataset {
   template <class K, class V, class Fn>
   static auto GroupsOf(const PlanNodePtr& node, Fn fn) {
     using Groups = pipe_internal::GroupResult<Fn, K, V>;
-    static_assert(Groups::kReturns || Groups::kEmits,
-                  "the group function must be fn(const Key&, Values<Value>&) -> U, or fn(const Key&, Values<Value>&, Emit<U>), types written out");
+    static_assert(
+        Groups::kReturns || Groups::kEmits,
+        "the group function must be fn(const Key&, Values<Value>&) -> U, or fn(const Key&, Values<Value>&, Emit<U>), types written out");
     using U = Owned<typename Groups::type>;
     CheckRecord<U>();
     CheckStored<U>();

@@ -20,14 +20,19 @@ namespace ropewalk::dag {
 
 namespace format_internal {
 template <class T>
-concept Tuplelike = requires { std::tuple_size<T>::value; } && !requires(const T& t) { t.begin(); };
+concept Tuplelike = requires {
+  std::tuple_size<T>::value;
+}
+&&!requires(const T& t) { t.begin(); };
 template <class T>
 concept Ranged = requires(const T& t) {
   t.begin();
   t.end();
 };
 template <class T>
-concept Streamed = requires(std::ostream& out, const T& t) { out << t; };
+concept Streamed = requires(std::ostream& out, const T& t) {
+  out << t;
+};
 template <class T>
 inline constexpr bool kIsOptional = false;
 template <class T>
@@ -63,9 +68,8 @@ void FormatTo(std::string* out, const T& value) {
     text << value;
     out->append(text.view());
   } else if constexpr (Tuplelike<T>) {
-    [&]<std::size_t... i>(std::index_sequence<i...>) {
-      ((i > 0 ? out->push_back('\t') : void(), FormatTo(out, std::get<i>(value))), ...);
-    }(std::make_index_sequence<std::tuple_size<T>::value>());
+    [&]<std::size_t... i>(std::index_sequence<i...>) { ((i > 0 ? out->push_back('\t') : void(), FormatTo(out, std::get<i>(value))), ...); }
+    (std::make_index_sequence<std::tuple_size<T>::value>());
   } else if constexpr (Ranged<T>) {
     bool first = true;
     for (const auto& element : value) {

@@ -25,7 +25,8 @@ template <class T, class Pipe, class Mapper, class Combiner, class Reducer>
 auto MapReduce(const dag::Dataset<T, Pipe>& in, Mapper mapper, Combiner combiner, Reducer reducer, PartitionOptions options = {},
                dag::Site site = dag::Site::Here()) {
   auto mapped = in.FlatMap(std::move(mapper), site);
-  static_assert(dag::pipe_internal::Pairlike<typename decltype(mapped)::value_type>, "MapReduce: the mapper must emit std::pair<Key, Value>");
+  static_assert(dag::pipe_internal::Pairlike<typename decltype(mapped)::value_type>,
+                "MapReduce: the mapper must emit std::pair<Key, Value>");
   if constexpr (std::is_same_v<Combiner, NoCombiner>) {
     return mapped.ReduceGroups(std::move(reducer), options, site);
   } else {
@@ -35,8 +36,8 @@ auto MapReduce(const dag::Dataset<T, Pipe>& in, Mapper mapper, Combiner combiner
 
 // The same, written to a folder as WriteText does.
 template <class T, class Pipe, class Mapper, class Combiner, class Reducer>
-void MapReduce(const dag::Dataset<T, Pipe>& in, Mapper mapper, Combiner combiner, Reducer reducer, const std::string& out, WriteOptions write = {},
-               dag::Site site = dag::Site::Here()) {
+void MapReduce(const dag::Dataset<T, Pipe>& in, Mapper mapper, Combiner combiner, Reducer reducer, const std::string& out,
+               WriteOptions write = {}, dag::Site site = dag::Site::Here()) {
   MapReduce(in, std::move(mapper), std::move(combiner), std::move(reducer), PartitionOptions(), site).WriteText(out, write, site);
 }
 

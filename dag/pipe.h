@@ -35,8 +35,7 @@ class Emit {
   void operator()(const U& item) const { call_(object_, item); }
   // emit(key, value) for emit({key, value}).
   template <class A, class... B>
-    requires(sizeof...(B) > 0 && std::is_constructible_v<U, A, B...>)
-  void operator()(A&& a, B&&... b) const {
+  requires(sizeof...(B) > 0 && std::is_constructible_v<U, A, B...>) void operator()(A&& a, B&&... b) const {
     call_(object_, U(std::forward<A>(a), std::forward<B>(b)...));
   }
 
@@ -66,7 +65,7 @@ struct SecondParameter<R (C::*)(A, B)> : SecondParameter<R (*)(A, B)> {};
 template <class C, class R, class A, class B>
 struct SecondParameter<R (C::*)(A, B) const> : SecondParameter<R (*)(A, B)> {};
 template <class Fn>
-  requires requires { &Fn::operator(); }
+requires requires { &Fn::operator(); }
 struct SecondParameter<Fn> : SecondParameter<decltype(&Fn::operator())> {};
 
 template <class T>
@@ -261,7 +260,8 @@ struct SinkRef {
 // Runs one partition of `source` through `pipe` into `sink`, a callable of items; `after_batch` says after each input batch whether to go
 // on. What it returns ends the run.
 template <class F, class Pipe, class Sink, class AfterBatch>
-Status RunPipe(const Stream<F>& source, const Pipe& pipe, TaskContext& context, std::uint32_t partition, Sink& sink, AfterBatch&& after_batch) {
+Status RunPipe(const Stream<F>& source, const Pipe& pipe, TaskContext& context, std::uint32_t partition, Sink& sink,
+               AfterBatch&& after_batch) {
   auto chain = pipe.Bind(pipe_internal::SinkRef<Sink>{&sink});
   return source.Run(context, partition, [&](std::span<const F> batch) -> Status {
     for (const F& item : batch) chain(item);
@@ -277,7 +277,8 @@ class PipeStream final : public Stream<View<T>> {
   Status Run(TaskContext& context, std::uint32_t partition, BatchSink<View<T>> sink) const override {
     Batcher<T> batcher(sink);
     // A retry names the record: then nothing waits in the batch while the cursor moves on.
-    RETURN_IF_ERROR(RunPipe(*source_, pipe_, context, partition, batcher, [&] { return context.precise_cursor ? batcher.Flush() : batcher.status(); }));
+    RETURN_IF_ERROR(
+        RunPipe(*source_, pipe_, context, partition, batcher, [&] { return context.precise_cursor ? batcher.Flush() : batcher.status(); }));
     return batcher.Flush();
   }
 

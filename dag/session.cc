@@ -20,7 +20,9 @@ Session::~Session() {
 
 std::string Session::NextOnceName(const char* kind) { return std::string(kind) + ":" + std::to_string(context_->NextOnce()); }
 
-std::string Session::OnceBytes(const std::string& name, const std::function<Result<std::string>()>& compute) { return context_->Once(name, compute); }
+std::string Session::OnceBytes(const std::string& name, const std::function<Result<std::string>()>& compute) {
+  return context_->Once(name, compute);
+}
 
 Result<std::string> Session::Guarded(const std::string& name, const std::function<std::string()>& fn) {
   // The driver's Once is main's code: what it throws must reach the user as the job's error, in every replica.
@@ -64,7 +66,8 @@ PlanNodePtr Session::NewVectorNode(Site site, std::size_t size, std::uint64_t by
   std::uint64_t partitions = options.partitions;
   if (partitions == 0) partitions = std::clamp<std::uint64_t>(size, 1, DefaultPartitions(settings()));
   return std::make_shared<PlanNode>(
-      context_, PlanNode::Options{.op = "FromVector", .site = site, .partitions = static_cast<std::uint32_t>(partitions), .fingerprint = hash});
+      context_,
+      PlanNode::Options{.op = "FromVector", .site = site, .partitions = static_cast<std::uint32_t>(partitions), .fingerprint = hash});
 }
 
 Dataset<std::string_view> Session::ReadLines(InputPaths paths, Site site) {

@@ -27,24 +27,24 @@
 namespace ropewalk::dag {
 
 struct SessionOptions {
-  Backend* backend = nullptr;      // outlives the session, or is kept by `keep`
-  std::shared_ptr<void> keep;      // released last
-  FailHook fail;                   // what a failed action does: it does not return
-  std::vector<std::string> args;   // of main, without ours; [0] is the program
+  Backend* backend = nullptr;     // outlives the session, or is kept by `keep`
+  std::shared_ptr<void> keep;     // released last
+  FailHook fail;                  // what a failed action does: it does not return
+  std::vector<std::string> args;  // of main, without ours; [0] is the program
 };
 
 struct VectorOptions {
-  std::uint32_t partitions = 0;    // 0: the default number, at most one for each element
+  std::uint32_t partitions = 0;  // 0: the default number, at most one for each element
 };
 
 // What a pattern argument may be: one path or a list of them.
 class InputPaths {
  public:
-  InputPaths(const char* path) : paths_{path} {}                                     // NOLINT: implicit by design
-  InputPaths(std::string path) : paths_{std::move(path)} {}                          // NOLINT
-  InputPaths(std::string_view path) : paths_{std::string(path)} {}                   // NOLINT
-  InputPaths(std::vector<std::string> paths) : paths_(std::move(paths)) {}           // NOLINT
-  InputPaths(std::initializer_list<std::string> paths) : paths_(paths) {}            // NOLINT
+  InputPaths(const char* path) : paths_{path} {}                            // NOLINT: implicit by design
+  InputPaths(std::string path) : paths_{std::move(path)} {}                 // NOLINT
+  InputPaths(std::string_view path) : paths_{std::string(path)} {}          // NOLINT
+  InputPaths(std::vector<std::string> paths) : paths_(std::move(paths)) {}  // NOLINT
+  InputPaths(std::initializer_list<std::string> paths) : paths_(paths) {}   // NOLINT
   const std::vector<std::string>& paths() const { return paths_; }
 
  private:
@@ -122,9 +122,8 @@ class Session {
     } else {
       using Kept = Owned<Value>;
       static_assert(Storable<Kept>, "Once: the value must be of a type that a dataset may hold");
-      return DecodeOnce<Kept>(OnceBytes("user:" + name, [&]() -> Result<std::string> {
-        return Guarded(name, [&] { return Encode<Kept>(fn()); });
-      }));
+      return DecodeOnce<Kept>(
+          OnceBytes("user:" + name, [&]() -> Result<std::string> { return Guarded(name, [&] { return Encode<Kept>(fn()); }); }));
     }
   }
 

@@ -20,19 +20,26 @@ Status Illegal(const Stage& stage, std::string why) {
 
 std::string_view PatternName(InputPattern pattern) {
   switch (pattern) {
-    case InputPattern::kAllToAll: return "all-to-all";
-    case InputPattern::kOneToOne: return "one-to-one";
-    case InputPattern::kGather: return "gather";
+    case InputPattern::kAllToAll:
+      return "all-to-all";
+    case InputPattern::kOneToOne:
+      return "one-to-one";
+    case InputPattern::kGather:
+      return "gather";
   }
   return "?";
 }
 
 std::string_view OutputName(StageOutput output) {
   switch (output) {
-    case StageOutput::kSegment: return "segments";
-    case StageOutput::kResult: return "result";
-    case StageOutput::kFiles: return "files";
-    case StageOutput::kCommit: return "commit";
+    case StageOutput::kSegment:
+      return "segments";
+    case StageOutput::kResult:
+      return "result";
+    case StageOutput::kFiles:
+      return "files";
+    case StageOutput::kCommit:
+      return "commit";
   }
   return "?";
 }
@@ -41,19 +48,22 @@ using Index = std::unordered_map<StageId, const Stage*>;
 
 Status CheckInput(const Stage& stage, const StageInput& input, const Index& earlier) {
   auto found = earlier.find(input.stage);
-  if (found == earlier.end()) return Illegal(stage, "it reads stage " + std::to_string(input.stage.value) + ", which is not earlier in the plan");
+  if (found == earlier.end())
+    return Illegal(stage, "it reads stage " + std::to_string(input.stage.value) + ", which is not earlier in the plan");
   const Stage& source = *found->second;
   switch (input.pattern) {
     case InputPattern::kAllToAll:
     case InputPattern::kOneToOne:
-      if (source.output != StageOutput::kSegment) return Illegal(stage, "it reads records of " + NameOf(source) + ", which makes no segments");
+      if (source.output != StageOutput::kSegment)
+        return Illegal(stage, "it reads records of " + NameOf(source) + ", which makes no segments");
       break;
     case InputPattern::kGather:
       if (source.output != StageOutput::kResult && source.output != StageOutput::kFiles) {
         return Illegal(stage, "it gathers values of " + NameOf(source) + ", which makes none");
       }
       break;
-    default: return Illegal(stage, "unknown input pattern " + std::to_string(static_cast<int>(input.pattern)));
+    default:
+      return Illegal(stage, "unknown input pattern " + std::to_string(static_cast<int>(input.pattern)));
   }
   if (input.pattern == InputPattern::kOneToOne && std::uint64_t{input.first_task} + source.tasks > stage.tasks) {
     return Illegal(stage, "some tasks of " + NameOf(source) + " have no reader in a one-to-one input");
@@ -65,7 +75,8 @@ Status CheckInput(const Stage& stage, const StageInput& input, const Index& earl
 Status CheckStage(const Stage& stage, const Index& earlier) {
   if (!stage.id) return Illegal(stage, "its id is 0");
   if (earlier.contains(stage.id)) return Illegal(stage, "its id is used twice");
-  if (stage.tasks > kTasksMax) return Illegal(stage, "it has " + std::to_string(stage.tasks) + " tasks; the limit is " + std::to_string(kTasksMax));
+  if (stage.tasks > kTasksMax)
+    return Illegal(stage, "it has " + std::to_string(stage.tasks) + " tasks; the limit is " + std::to_string(kTasksMax));
   if (static_cast<int>(stage.output) > static_cast<int>(StageOutput::kCommit)) return Illegal(stage, "unknown kind of output");
   if (!stage.input_bytes.empty() && stage.input_bytes.size() != stage.tasks) return Illegal(stage, "size hints do not match its tasks");
   for (std::size_t i = 0; i < stage.inputs.size(); ++i) {
@@ -105,14 +116,16 @@ std::string StageDifference(const Stage& a, const Stage& b) {
     }
   }
   std::string at = NameOf(a) + ": ";
-  if (a.id != b.id) return at + "its id is " + std::to_string(b.id.value) + " in the other replica: more or fewer datasets were built before it";
+  if (a.id != b.id)
+    return at + "its id is " + std::to_string(b.id.value) + " in the other replica: more or fewer datasets were built before it";
   if (a.tasks != b.tasks) return at + std::to_string(a.tasks) + " tasks in one replica and " + std::to_string(b.tasks) + " in the other";
   if (a.output != b.output) return at + "makes " + std::string(OutputName(a.output)) + " and " + std::string(OutputName(b.output));
   if (a.inputs != b.inputs) return at + "reads different stages";
   if (a.input_bytes != b.input_bytes) return at + "sizes of its input differ";
   if (a.fingerprint != b.fingerprint) {
-    return at + "same operators, but types, source lines or captured values differ (a captured pointer or reference, or a value that is not "
-                "the same in every replica)";
+    return at +
+           "same operators, but types, source lines or captured values differ (a captured pointer or reference, or a value that is not "
+           "the same in every replica)";
   }
   return "";
 }
@@ -120,7 +133,8 @@ std::string StageDifference(const Stage& a, const Stage& b) {
 }  // namespace
 
 Status Check(const ActionPlan& plan) {
-  if (plan.stages.empty()) return Status(Code::kInternal, "PLAN01", "illegal plan: action " + std::to_string(plan.sequence) + " has no stage");
+  if (plan.stages.empty())
+    return Status(Code::kInternal, "PLAN01", "illegal plan: action " + std::to_string(plan.sequence) + " has no stage");
   if (plan.sequence == 0) return Status(Code::kInternal, "PLAN01", "illegal plan: sequence 0 (" + plan.name + ")", "actions count from 1");
   Index earlier;
   for (const Stage& stage : plan.stages) {
@@ -141,7 +155,8 @@ Status Check(const ActionPlan& plan) {
   }
   std::unordered_set<StageId> retired;
   for (StageId id : plan.retired) {
-    if (!id || !retired.insert(id).second) return Status(Code::kInternal, "PLAN01", "illegal plan: retired id " + std::to_string(id.value) + " is 0 or listed twice");
+    if (!id || !retired.insert(id).second)
+      return Status(Code::kInternal, "PLAN01", "illegal plan: retired id " + std::to_string(id.value) + " is 0 or listed twice");
     if (auto used = earlier.find(id); used != earlier.end()) return Illegal(*used->second, "it is retired and used in one plan");
   }
   return {};
@@ -174,7 +189,8 @@ std::string Explain(const ActionPlan& plan) {
 
 std::string FirstDifference(const ActionPlan& a, const ActionPlan& b) {
   if (a.sequence != b.sequence) {
-    return "one replica is at action " + std::to_string(a.sequence) + " (" + a.name + "), the other at " + std::to_string(b.sequence) + " (" + b.name + ")";
+    return "one replica is at action " + std::to_string(a.sequence) + " (" + a.name + "), the other at " + std::to_string(b.sequence) +
+           " (" + b.name + ")";
   }
   std::string at = "action " + std::to_string(a.sequence) + " (" + a.name + "): ";
   for (std::size_t i = 0; i < std::min(a.stages.size(), b.stages.size()); ++i) {

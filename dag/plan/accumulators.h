@@ -35,8 +35,9 @@ class CountAccumulator {
 };
 
 template <class T>
-using SumOf = std::conditional_t<std::is_floating_point_v<T>, double,
-                                 std::conditional_t<std::is_integral_v<T>, std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>, T>>;
+using SumOf =
+    std::conditional_t<std::is_floating_point_v<T>, double,
+                       std::conditional_t<std::is_integral_v<T>, std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>, T>>;
 
 template <class S, class T>
 class SumAccumulator {

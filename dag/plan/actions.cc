@@ -12,7 +12,8 @@ Status CollectTooLarge(const Settings& settings, const std::string& op) {
 }
 
 Status DamagedResult(const std::string& op) {
-  return Status(Code::kInternal, "DAG05", "a result of " + op + " does not decode", "its bytes are damaged", "run the job again and report it");
+  return Status(Code::kInternal, "DAG05", "a result of " + op + " does not decode", "its bytes are damaged",
+                "run the job again and report it");
 }
 
 }  // namespace ropewalk::dag

@@ -7,7 +7,8 @@
 
 namespace ropewalk::dag {
 
-PlanContext::PlanContext(Backend* backend, FailHook fail) : backend_(backend), fail_(std::move(fail)), main_thread_(std::this_thread::get_id()) {}
+PlanContext::PlanContext(Backend* backend, FailHook fail)
+    : backend_(backend), fail_(std::move(fail)), main_thread_(std::this_thread::get_id()) {}
 
 std::uint64_t PlanContext::NextNodeId() {
   RequireMainThread("build a dataset");
@@ -35,8 +36,8 @@ void PlanContext::Fail(const Status& status) const {
 
 void PlanContext::RequireMainThread(const char* doing) const {
   if (closed_) {
-    Fail(Status(Code::kUserError, "DAG02", std::string("cannot ") + doing + ": the job has ended", "the ropewalk::Job object of main is gone",
-                "keep it alive until the last dataset is used"));
+    Fail(Status(Code::kUserError, "DAG02", std::string("cannot ") + doing + ": the job has ended",
+                "the ropewalk::Job object of main is gone", "keep it alive until the last dataset is used"));
   }
   if (std::this_thread::get_id() != main_thread_) {
     Fail(Status(Code::kUserError, "DAG01", std::string("cannot ") + doing + " in this thread",

@@ -59,7 +59,8 @@ void PlanNode::DropLineage() {
     stage.tasks = stage.from->partitions();
     PlanNodePtr let_go = std::exchange(stage.from, nullptr);
     stage.program = [op = options_.op](TaskContext& context, TaskResult*) {
-      return Status(Code::kInternal, "PLAN02", op + " task " + std::to_string(context.id.task) + ": its output was dropped although it was durable");
+      return Status(Code::kInternal, "PLAN02",
+                    op + " task " + std::to_string(context.id.task) + ": its output was dropped although it was durable");
     };
   }
 }

@@ -36,27 +36,27 @@ struct Site {
 
 // A stage that a border node, or an action, defines.
 struct StageSpec {
-  std::uint32_t side = 0;         // 0..3; StageId = node id * 4 + side
+  std::uint32_t side = 0;  // 0..3; StageId = node id * 4 + side
   StageOutput output = StageOutput::kSegment;
-  PlanNodePtr from;               // whose stream each task consumes, one task a partition; null: no stream
-  std::uint32_t tasks = 0;        // used when `from` is null
-  std::string operators;          // what is fused between `from` and this stage: " > Map > Filter"; for the stage's name
-  std::uint64_t fingerprint = 0;  // of those operators
+  PlanNodePtr from;                                // whose stream each task consumes, one task a partition; null: no stream
+  std::uint32_t tasks = 0;                         // used when `from` is null
+  std::string operators;                           // what is fused between `from` and this stage: " > Map > Filter"; for the stage's name
+  std::uint64_t fingerprint = 0;                   // of those operators
   InputPattern read_as = InputPattern::kAllToAll;  // how readers of the node read this stage
-  std::vector<StageInput> gathers;  // stages of the same node that this one reads besides `from`
+  std::vector<StageInput> gathers;                 // stages of the same node that this one reads besides `from`
   StageProgram program;
 };
 
 class PlanNode : public std::enable_shared_from_this<PlanNode> {
  public:
   struct Options {
-    std::string op;                 // "ReduceByKey"
+    std::string op;  // "ReduceByKey"
     Site site;
     std::uint32_t partitions = 0;
-    std::uint64_t fingerprint = 0;  // of the operator itself: types, options, captures (fingerprint.h); parents are mixed in here
-    std::string label;              // how the name of a stage that reads this node begins; empty: `op`
-    std::vector<PlanNodePtr> parents;              // of a narrow node; partitions of several parents are concatenated
-    std::vector<std::uint64_t> partition_bytes;    // size hints of a source: empty, or one for each partition
+    std::uint64_t fingerprint = 0;     // of the operator itself: types, options, captures (fingerprint.h); parents are mixed in here
+    std::string label;                 // how the name of a stage that reads this node begins; empty: `op`
+    std::vector<PlanNodePtr> parents;  // of a narrow node; partitions of several parents are concatenated
+    std::vector<std::uint64_t> partition_bytes;  // size hints of a source: empty, or one for each partition
   };
 
   PlanNode(std::shared_ptr<PlanContext> context, Options options);

@@ -95,7 +95,8 @@ class Planner {
       for (const Border& border : borders) AddInputs(border, &stage.inputs);
     }
     for (const StageInput& input : spec.gathers) stage.inputs.push_back(input);
-    stage.name = begin + spec.operators + (begin.empty() && spec.operators.empty() ? "" : " > ") + node.op() + " (" + node.site().ToString() + ")";
+    stage.name =
+        begin + spec.operators + (begin.empty() && spec.operators.empty() ? "" : " > ") + node.op() + " (" + node.site().ToString() + ")";
     stage.fingerprint = HashCombine(node.fingerprint(), spec.side);
     programs_->emplace(stage.id, spec.program);
     plan_->stages.push_back(std::move(stage));
@@ -150,7 +151,8 @@ Planned Plan(const PlanNodePtr& action) {
   return planned;
 }
 
-RunningAction::RunningAction(PlanNodePtr action, std::function<void()> on_failure) : node_(std::move(action)), on_failure_(std::move(on_failure)) {
+RunningAction::RunningAction(PlanNodePtr action, std::function<void()> on_failure)
+    : node_(std::move(action)), on_failure_(std::move(on_failure)) {
   Planned planned = Plan(node_);
   borders_ = std::move(planned.borders);
   pending_ = node_->context()->backend().Submit(std::move(planned.action));

@@ -48,7 +48,8 @@ struct AddRecord {  // Distinct
 // A map task: streams its partition through `pipe` into a writer that `make(context, segment)` makes, one segment of `parts` parts.
 template <class Adder, class Pipe, class Make>
 StageProgram MapSideProgram(StreamPtr<typename Pipe::Flow> source, Pipe pipe, std::uint32_t parts, Make make) {
-  return [source = std::move(source), pipe = std::move(pipe), parts, make = std::move(make)](TaskContext& context, TaskResult* result) -> Status {
+  return [source = std::move(source), pipe = std::move(pipe), parts, make = std::move(make)](TaskContext& context,
+                                                                                             TaskResult* result) -> Status {
     ASSIGN_OR_RETURN(std::unique_ptr<SegmentWriter> segment, context.segments->NewSegment(context.id, parts));
     auto writer = make(context, segment.get());
     auto add = [&]<class X>(X&& item) { Adder::Add(*writer, std::forward<X>(item)); };
@@ -86,14 +87,15 @@ class DistinctStream final : public Stream<View<T>> {
     std::uint64_t index = 0;
     std::unique_ptr<View<T>[]> records;
     std::size_t room = 0;
-    return MergeAggregates<T, Nothing>(context, *input, partition, KeepFirst(), [&](std::span<const std::pair<View<T>, Nothing>> batch) -> Status {
-      if (room < batch.size()) {
-        records = std::make_unique<View<T>[]>(batch.size());
-        room = batch.size();
-      }
-      for (std::size_t i = 0; i < batch.size(); ++i) records[i] = batch[i].first;
-      return HandOn<View<T>>(context, {records.get(), batch.size()}, &index, sink);
-    });
+    return MergeAggregates<T, Nothing>(context, *input, partition, KeepFirst(),
+                                       [&](std::span<const std::pair<View<T>, Nothing>> batch) -> Status {
+                                         if (room < batch.size()) {
+                                           records = std::make_unique<View<T>[]>(batch.size());
+                                           room = batch.size();
+                                         }
+                                         for (std::size_t i = 0; i < batch.size(); ++i) records[i] = batch[i].first;
+                                         return HandOn<View<T>>(context, {records.get(), batch.size()}, &index, sink);
+                                       });
   }
 
  private:

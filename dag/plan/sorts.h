@@ -20,7 +20,7 @@
 namespace ropewalk::dag {
 
 template <class K, class T>
-inline constexpr bool kKeyMayBeRecord = std::is_same_v<K, std::string> && std::is_same_v<T, std::string>;
+inline constexpr bool kKeyMayBeRecord = std::is_same_v<K, std::string>&& std::is_same_v<T, std::string>;
 
 // What travels beside the key; K and T are owned.
 template <class K, class T>
@@ -57,26 +57,28 @@ class SortStream final : public Stream<View<T>> {
     LeaveFiles(context);
     std::uint64_t index = 0;
     if constexpr (!kByKey) {
-      return MergeSorted<K, Nothing, Order>(context, *input, partition, partitions_, Order(),
-                                            [&](std::span<const View<T>> batch) -> Status { return HandOn<View<T>>(context, batch, &index, sink); });
+      return MergeSorted<K, Nothing, Order>(
+          context, *input, partition, partitions_, Order(),
+          [&](std::span<const View<T>> batch) -> Status { return HandOn<View<T>>(context, batch, &index, sink); });
     } else {
       using P = SortPayload<K, T>;
       std::unique_ptr<View<T>[]> records;
       std::size_t room = 0;
-      return MergeSorted<K, P, Order>(context, *input, partition, partitions_, Order(), [&](std::span<const std::pair<View<K>, View<P>>> batch) -> Status {
-        if (room < batch.size()) {
-          records = std::make_unique<View<T>[]>(batch.size());
-          room = batch.size();
-        }
-        for (std::size_t i = 0; i < batch.size(); ++i) {
-          if constexpr (kKeyMayBeRecord<K, T>) {
-            records[i] = batch[i].second ? *batch[i].second : batch[i].first;
-          } else {
-            records[i] = batch[i].second;
-          }
-        }
-        return HandOn<View<T>>(context, {records.get(), batch.size()}, &index, sink);
-      });
+      return MergeSorted<K, P, Order>(context, *input, partition, partitions_, Order(),
+                                      [&](std::span<const std::pair<View<K>, View<P>>> batch) -> Status {
+                                        if (room < batch.size()) {
+                                          records = std::make_unique<View<T>[]>(batch.size());
+                                          room = batch.size();
+                                        }
+                                        for (std::size_t i = 0; i < batch.size(); ++i) {
+                                          if constexpr (kKeyMayBeRecord<K, T>) {
+                                            records[i] = batch[i].second ? *batch[i].second : batch[i].first;
+                                          } else {
+                                            records[i] = batch[i].second;
+                                          }
+                                        }
+                                        return HandOn<View<T>>(context, {records.get(), batch.size()}, &index, sink);
+                                      });
     }
   }
 

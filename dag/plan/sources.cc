@@ -40,7 +40,8 @@ class LineStream final : public Stream<std::string_view> {
   }
 
  private:
-  static Status HandOn(TaskContext& context, std::uint32_t partition, const storage::LineBatch& batch, const BatchSink<std::string_view>& sink) {
+  static Status HandOn(TaskContext& context, std::uint32_t partition, const storage::LineBatch& batch,
+                       const BatchSink<std::string_view>& sink) {
     if (batch.lines.empty()) return {};
     std::uint64_t bytes = batch.offsets.back() - batch.offsets.front() + batch.lines.back().size() + 1;
     RETURN_IF_ERROR(BeforeBatch(context, batch.lines.size(), bytes));

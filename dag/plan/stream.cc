@@ -18,8 +18,9 @@ Result<const TaskInput*> FindInput(const TaskContext& context, StageId stage, st
     if (input.pattern == InputPattern::kOneToOne && input.first_task != context.id.task - partition) continue;
     return &input;
   }
-  return Status(Code::kInternal, "PLAN03", "task " + std::to_string(context.id.task) + " of stage " + std::to_string(context.id.stage.value) +
-                                               " has no input of stage " + std::to_string(stage.value));
+  return Status(Code::kInternal, "PLAN03",
+                "task " + std::to_string(context.id.task) + " of stage " + std::to_string(context.id.stage.value) +
+                    " has no input of stage " + std::to_string(stage.value));
 }
 
 Status SealInto(TaskContext& context, SegmentWriter& segment, TaskResult* result) {

@@ -20,7 +20,9 @@ TEST(ByKey, ReduceByKeyBothFormsOfCombiner) {
     EXPECT_EQ(Sorted(in.ReduceByKey(std::plus<>()).Collect()), Pairs(sum.begin(), sum.end()));
     EXPECT_EQ(Sorted(in.ReduceByKey([](std::int64_t& a, const std::int64_t& b) { a += b; }).Collect()), Pairs(sum.begin(), sum.end()));
     // Not commutative: values come in the order of the input.
-    auto texts = in.MapValues([](std::int64_t v) { return std::to_string(v) + ","; }).ReduceByKey([](const std::string& a, const std::string& b) { return a + b; });
+    auto texts = in.MapValues([](std::int64_t v) {
+                     return std::to_string(v) + ",";
+                   }).ReduceByKey([](const std::string& a, const std::string& b) { return a + b; });
     EXPECT_EQ(Sorted(texts.Collect()), (std::vector<std::pair<std::string, std::string>>(text.begin(), text.end())));
   });
 }

@@ -65,10 +65,12 @@ TEST(Groups, MapReduceChainsWithoutStorage) {
       for (std::uint64_t v : values) n += v;
       return std::pair(key, n);
     };
-    auto counted = MapReduce(job.FromVector(data), [](const Pair& p, Emit<std::pair<std::string_view, std::uint64_t>> emit) { emit(p.first, 1u); },
-                             std::plus<std::uint64_t>(), sum);
-    auto result = MapReduce(counted, [](const std::pair<std::string, std::uint64_t>& kv) { return std::vector{std::pair(kv.second, std::uint64_t{1})}; },
-                            NoCombiner(), sum);
+    auto counted = MapReduce(
+        job.FromVector(data), [](const Pair& p, Emit<std::pair<std::string_view, std::uint64_t>> emit) { emit(p.first, 1u); },
+        std::plus<std::uint64_t>(), sum);
+    auto result = MapReduce(
+        counted, [](const std::pair<std::string, std::uint64_t>& kv) { return std::vector{std::pair(kv.second, std::uint64_t{1})}; },
+        NoCombiner(), sum);
     EXPECT_EQ(Sorted(result.Collect()), (std::vector<std::pair<std::uint64_t, std::uint64_t>>(histogram.begin(), histogram.end())));
   });
 }

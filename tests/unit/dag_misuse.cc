@@ -60,7 +60,9 @@ void ReduceWithoutKeys(Session& job) {
 }
 // expect: ReduceByKey: the function must be V(V, V)
 void WrongCombiner(Session& job) {
-  job.ReadLines("in").Map([](std::string_view line) { return std::pair(line, 1); }).ReduceByKey([](const std::string& a, const std::string& b) { return a + b; });
+  job.ReadLines("in")
+      .Map([](std::string_view line) { return std::pair(line, 1); })
+      .ReduceByKey([](const std::string& a, const std::string& b) { return a + b; });
 }
 // expect: Join: the keys of both datasets must have the same type
 void JoinOfDifferentKeys(Session& job) {

@@ -26,7 +26,8 @@ struct Compiled {
   std::string output;
 };
 Compiled Compile(const fs::path& root, const std::string& flags) {
-  std::string command = "cd '" + root.string() + "' && LC_ALL=C c++ -std=c++20 -fsyntax-only -I. " + flags + " tests/unit/dag_misuse.cc 2>&1";
+  std::string command =
+      "cd '" + root.string() + "' && LC_ALL=C c++ -std=c++20 -fsyntax-only -I. " + flags + " tests/unit/dag_misuse.cc 2>&1";
   Compiled result;
   FILE* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return result;

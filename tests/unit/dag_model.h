@@ -27,14 +27,16 @@ std::vector<T> Sorted(std::vector<T> v) {
 inline Pairs RandomPairs(std::mt19937_64& random) {
   Pairs pairs(random() % 4000);
   std::uint64_t keys = 1 + random() % (random() % 2 ? 10 : 2000);
-  for (Pair& p : pairs) p = {std::string(random() % 3 * 20, 'k') + std::to_string(random() % keys), static_cast<std::int64_t>(random() % 100) - 50};
+  for (Pair& p : pairs)
+    p = {std::string(random() % 3 * 20, 'k') + std::to_string(random() % keys), static_cast<std::int64_t>(random() % 100) - 50};
   return pairs;
 }
 
 // Runs `body(job, data, random)` for partitions 1, 2, 5, 8, each with its own random data and order.
 template <class Body>
 void ForPartitions(Body body) {
-  std::uint64_t seed = std::getenv("ROPEWALK_TEST_SEED") ? std::strtoull(std::getenv("ROPEWALK_TEST_SEED"), nullptr, 10) : std::random_device()();
+  std::uint64_t seed =
+      std::getenv("ROPEWALK_TEST_SEED") ? std::strtoull(std::getenv("ROPEWALK_TEST_SEED"), nullptr, 10) : std::random_device()();
   for (std::uint32_t partitions : {1, 2, 5, 8}) {
     SCOPED_TRACE("ROPEWALK_TEST_SEED=" + std::to_string(seed) + " partitions " + std::to_string(partitions));
     std::mt19937_64 random(seed + partitions);

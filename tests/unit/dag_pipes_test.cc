@@ -24,7 +24,8 @@ TEST(Pipes, MapFilterFlatMapKeyByMapValues) {
     EXPECT_EQ(result.Collect(), expected);  // narrow operators keep the order
     Dataset<std::string> erased = result;
     EXPECT_EQ(erased.Collect(), expected);
-    EXPECT_EQ(erased.Map([](const std::string& s) { return s.size(); }).Filter([](std::size_t n) { return n > 0; }).Count(), expected.size());
+    EXPECT_EQ(erased.Map([](const std::string& s) { return s.size(); }).Filter([](std::size_t n) { return n > 0; }).Count(),
+              expected.size());
   });
 }
 

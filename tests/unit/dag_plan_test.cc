@@ -15,7 +15,11 @@ TEST(Plan, StagesAreCutAtShufflesAndNarrowOperatorsAreFused) {
   LocalBackend backend(3);
   Session job = backend.NewSession();
   auto lines = job.FromVector(std::vector<std::string>{"a b", "c"}, {.partitions = 2});
-  lines.FlatMap(Words).Filter([](std::string_view w) { return w != "x"; }).CountByKey().MapValues([](std::uint64_t n) { return n * 2; }).Count();
+  lines.FlatMap(Words)
+      .Filter([](std::string_view w) { return w != "x"; })
+      .CountByKey()
+      .MapValues([](std::uint64_t n) { return n * 2; })
+      .Count();
   const ActionPlan& plan = backend.plans.back();
   ASSERT_EQ(plan.stages.size(), 2u);
   EXPECT_TRUE(plan.stages[0].name.starts_with("FromVector > FlatMap > Filter > CountByKey (dag_plan_test.cc:"));
@@ -214,8 +218,10 @@ TEST(Plan, FingerprintsOfEqualReplicasAreEqualAndDifferencesAreNamed) {
   // Another operator, another order of building, other data.
   EXPECT_NE(Difference([&](Session& job, int replica) {
               auto data = in(job);
-              if (replica) data.Distinct().Count();
-              else data.CountByKey().Count();
+              if (replica)
+                data.Distinct().Count();
+              else
+                data.CountByKey().Count();
             }).find("is CountByKey"),
             std::string::npos);
   EXPECT_NE(Difference([&](Session& job, int replica) {
@@ -224,7 +230,9 @@ TEST(Plan, FingerprintsOfEqualReplicasAreEqualAndDifferencesAreNamed) {
               data.Cache().Count();
             }).find("more or fewer datasets"),
             std::string::npos);
-  EXPECT_NE(Difference([&](Session& job, int replica) { job.FromVector(std::vector<int>{1, replica}).Count(); }).find("FromVector > Count"),
+  EXPECT_NE(Difference([&](Session& job, int replica) {
+              job.FromVector(std::vector<int>{1, replica}).Count();
+            }).find("FromVector > Count"),
             std::string::npos);
   EXPECT_NE(Difference([&](Session& job, int replica) {
               auto data = in(job);

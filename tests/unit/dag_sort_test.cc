@@ -47,7 +47,8 @@ TEST(Sort, ByPartOfTheTextAndBySeveralMembers) {
     std::stable_sort(expected.begin(), expected.end(), [&](const std::string& a, const std::string& b) { return word(a) < word(b); });
     EXPECT_EQ(job.FromVector(lines).SortBy(word).Collect(), expected);
     Pairs pairs = data;
-    std::sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) { return std::pair(-a.second, a.first) < std::pair(-b.second, b.first); });
+    std::sort(pairs.begin(), pairs.end(),
+              [](const Pair& a, const Pair& b) { return std::pair(-a.second, a.first) < std::pair(-b.second, b.first); });
     EXPECT_EQ(job.FromVector(data).SortBy([](const Pair& p) { return std::pair(-p.second, p.first); }).Collect(), pairs);
   });
 }

@@ -47,7 +47,8 @@ TEST(Union, RecordsOfManyTypes) {
   EXPECT_EQ(Sorted(seconds.Collect()), (std::vector<std::pair<std::string, double>>{{"a", .75}, {"b", 2}}));
   EXPECT_EQ(in.Map(&Visit::day).Distinct().Count(), 2u);
   auto tuples = job.FromVector(std::vector<std::tuple<int, std::string, std::optional<std::string>>>{{1, "x", "y"}, {2, "", std::nullopt}});
-  EXPECT_EQ(tuples.Cache().Map([](const auto& t) { return std::get<2>(t).value_or("none"); }).Collect(), (std::vector<std::string>{"y", "none"}));
+  EXPECT_EQ(tuples.Cache().Map([](const auto& t) { return std::get<2>(t).value_or("none"); }).Collect(),
+            (std::vector<std::string>{"y", "none"}));
   auto flags = job.FromVector(std::vector<bool>{true, false, true});
   EXPECT_EQ(flags.Map([](bool b) { return !b; }).Cache().Collect(), (std::vector<bool>{false, true, false}));
   EXPECT_EQ(flags.CountByKey().Count(), 2u);

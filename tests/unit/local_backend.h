@@ -29,12 +29,12 @@ class LocalBackend final : public Backend {
  public:
   Settings options;
   bool durable = true;
-  std::uint64_t shuffle_seed = 0;         // not 0: random task order and repeated attempts
-  std::vector<ActionPlan> plans;          // of all actions submitted, when `keep_plans`
+  std::uint64_t shuffle_seed = 0;  // not 0: random task order and repeated attempts
+  std::vector<ActionPlan> plans;   // of all actions submitted, when `keep_plans`
   bool keep_plans = true;
   std::uint64_t tasks_run = 0;
   std::map<std::string, std::string> once_values;
-  RecordCursor cursor;                    // of the last failed task
+  RecordCursor cursor;  // of the last failed task
   testing::FakeBlocks blocks;
   testing::FakeSpill spill;
 
@@ -130,7 +130,8 @@ class LocalBackend final : public Backend {
     return inputs;
   }
 
-  Status RunTask(const Stage& stage, const StageProgram& program, std::uint32_t task, std::map<StageId, std::vector<std::string>>& values, TaskResult* kept) {
+  Status RunTask(const Stage& stage, const StageProgram& program, std::uint32_t task, std::map<StageId, std::vector<std::string>>& values,
+                 TaskResult* kept) {
     std::uint32_t runs = shuffle_seed != 0 ? 1 + random_() % 2 : 1, failures = 0;
     std::uint64_t hash = 0;
     for (std::uint32_t run = 0; run < runs;) {
