@@ -39,7 +39,7 @@ void PlanContext::RequireMainThread(const char* doing) const {
     Fail(Status(Code::kUserError, "DAG02", std::string("cannot ") + doing + ": the job has ended",
                 "the ropewalk::Job object of main is gone", "keep it alive until the last dataset is used"));
   }
-  if (std::this_thread::get_id() != main_thread_) {
+  if (!OnMainThread()) {
     Fail(Status(Code::kUserError, "DAG01", std::string("cannot ") + doing + " in this thread",
                 "every executor replays main, so datasets are built and run in main's thread only, never inside an operator",
                 "move the call to main's thread; CollectAsync starts several actions at once"));

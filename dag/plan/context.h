@@ -48,6 +48,7 @@ class PlanContext {
   void CountNode(int change) { live_nodes_ += change; }
 
   [[noreturn]] void Fail(const Status& status) const;
+  bool OnMainThread() const { return std::this_thread::get_id() == main_thread_; }
   // Fails when the caller is not main's thread, or the job has ended.
   void RequireMainThread(const char* doing) const;
   void Close() { closed_ = true; }

@@ -40,9 +40,14 @@ void TakeOwned(std::vector<PlanNodePtr>& parents, std::vector<StageSpec>& stages
 }  // namespace
 
 PlanNode::~PlanNode() {
-  if (planned_)
-    for (const StageSpec& stage : stages_) context_->Retire(stage_id(stage.side));
-  context_->CountNode(-1);
+  // A dataset that a lambda captured may die with a task's copy of it, at any time in any thread: then its stages stay to the end of the job,
+  // since what is retired must be the same in every replica.
+  if (context_->OnMainThread()) {
+    if (planned_) {
+      for (const StageSpec& stage : stages_) context_->Retire(stage_id(stage.side));
+    }
+    context_->CountNode(-1);
+  }
   // A lineage may be 10,000 nodes deep: take it apart in a loop, not by a destructor that calls itself.
   std::vector<PlanNodePtr> owned;
   TakeOwned(options_.parents, stages_, &owned);
