@@ -35,7 +35,10 @@ struct Daemon {
   std::unique_ptr<BlockService> service;
 
   explicit Daemon(std::uint64_t memory_bytes_max = 1ull << 30, ServiceOptions options = {}, const std::string& listen = "127.0.0.1:0") {
-    auto opened = BlockStore::Open({.memory_bytes_max = memory_bytes_max, .spill_dir = dir.path() + "/spill", .job = kJob, .on_lost = [this](JobId, SegmentId id) { lost.push_back(id); }});
+    auto opened = BlockStore::Open(
+        {.memory_bytes_max = memory_bytes_max, .spill_dir = dir.path() + "/spill", .job = kJob, .on_lost = [this](JobId, SegmentId id) {
+           lost.push_back(id);
+         }});
     EXPECT_TRUE(opened.ok());
     store = *std::move(opened);
     options.unix_path = unix_path();
@@ -47,7 +50,12 @@ struct Daemon {
   }
   std::string unix_path() const { return dir.path() + "/blocks.sock"; }
   RemoteOptions Options() const {
-    return {.unix_path = unix_path(), .data_address = service->data_address(), .job = kJob, .token = kToken, .first_retry_ms = 5, .answer_ms = 2000};
+    return {.unix_path = unix_path(),
+            .data_address = service->data_address(),
+            .job = kJob,
+            .token = kToken,
+            .first_retry_ms = 5,
+            .answer_ms = 2000};
   }
   std::unique_ptr<RemoteBlocks> Reader(std::uint64_t read_ahead_bytes = 8u << 20) const {
     RemoteOptions options = Options();
@@ -66,8 +74,8 @@ struct Written {
   Model model;
 };
 
-Written Write(const Daemon& daemon, RemoteBlocks& blocks, std::mt19937_64& random, std::uint32_t task, std::uint32_t parts, std::size_t extents,
-              std::size_t largest) {
+Written Write(const Daemon& daemon, RemoteBlocks& blocks, std::mt19937_64& random, std::uint32_t task, std::uint32_t parts,
+              std::size_t extents, std::size_t largest) {
   Written written{.parts = parts};
   auto writer = blocks.NewSegment(Producer(task), parts);
   EXPECT_TRUE(writer.ok());
@@ -94,7 +102,8 @@ TEST(BlocksService, RandomSegmentsLocallyAndBetweenTwoDaemons) {
     auto in_a = a.Reader(), in_b = b.Reader(), small_window_in_b = b.Reader(1);
     std::vector<Written> all;
     for (std::uint32_t task = 0; task < 12; ++task)
-      all.push_back(Write(a, *in_a, random, task, task == 3 ? 0 : 1 + random() % 30, task == 4 ? 0 : random() % 40, task % 6 == 1 ? 3u << 20 : 100u << 10));
+      all.push_back(Write(a, *in_a, random, task, task == 3 ? 0 : 1 + random() % 30, task == 4 ? 0 : random() % 40,
+                          task % 6 == 1 ? 3u << 20 : 100u << 10));
     EXPECT_EQ(a.store->stats().segments, 12u);
     EXPECT_EQ(memory == 0, a.store->stats().memory_bytes == 0);
     for (const Written& w : all) {
@@ -249,7 +258,8 @@ class Proxy {
  public:
   // Each connection is cut after `cut_after` bytes towards the reader (0: never), the first `harmed` connections only; `flip_at` flips a bit of
   // the byte at that position instead.
-  Proxy(const std::string& target, std::size_t cut_after, std::size_t flip_at, int harmed) : target_(target), cut_after_(cut_after), flip_at_(flip_at), harmed_(harmed) {
+  Proxy(const std::string& target, std::size_t cut_after, std::size_t flip_at, int harmed)
+      : target_(target), cut_after_(cut_after), flip_at_(flip_at), harmed_(harmed) {
     fd_ = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -315,7 +325,8 @@ TEST(BlocksService, AConnectionThatBreaksIsTriedAgain) {
   auto in_a = a.Reader();
   Written w = Write(a, *in_a, random, 1, 3, 30, 50000);
   std::uint64_t whole = w.ref.bytes;
-  for (std::size_t cut : {std::size_t(1), std::size_t(10), std::size_t(40), std::size_t(60), std::size_t(200), std::size_t(whole / 2), std::size_t(whole)}) {
+  for (std::size_t cut :
+       {std::size_t(1), std::size_t(10), std::size_t(40), std::size_t(60), std::size_t(200), std::size_t(whole / 2), std::size_t(whole)}) {
     Proxy proxy(a.service->data_address(), cut, ~std::size_t(0), 3);
     auto in_b = b.Reader(128u << 10);
     dag::SegmentRef ref = w.ref;
@@ -350,7 +361,8 @@ TEST(BlocksService, BitsThatFlipOnTheWayAreNeverHandedOut) {
     ASSERT_TRUE(stream.ok());
     auto first = (*stream)->Next();
     if (!first.ok()) {  // a flipped kind is an unknown answer or an error that cannot be read: never data
-      EXPECT_TRUE(first.status().code() == Code::kDataLoss || first.status().code() == Code::kResourceExhausted) << first.status().ToString();
+      EXPECT_TRUE(first.status().code() == Code::kDataLoss || first.status().code() == Code::kResourceExhausted)
+          << first.status().ToString();
       continue;
     }
     stream->reset();
@@ -412,10 +424,20 @@ TEST(BlocksService, HostileRequestsHarmNobody) {
     }
     ASSERT_TRUE(ProveToken(fd.get(), kJob, kToken).ok());
     switch (random() % 6) {
-      case 0: (void)SendBytes(fd.get(), testing::RandomBytes(random, random() % 3000)); break;
-      case 1: (void)SendWireFrame(fd.get(), static_cast<WireKind>(random() % 8), testing::RandomBytes(random, random() % 200)); break;
-      case 2: (void)SendWireFrame(fd.get(), WireKind::kRead, EncodeRead(w.ref.producer, w.ref.segment, std::vector<ByteRange>{{random(), random()}})); break;
-      case 3: (void)SendWireFrame(fd.get(), WireKind::kRead, EncodeRead(Producer(77), own_id, std::vector<ByteRange>{{random() % 12, random() % 12}})); break;
+      case 0:
+        (void)SendBytes(fd.get(), testing::RandomBytes(random, random() % 3000));
+        break;
+      case 1:
+        (void)SendWireFrame(fd.get(), static_cast<WireKind>(random() % 8), testing::RandomBytes(random, random() % 200));
+        break;
+      case 2:
+        (void)SendWireFrame(fd.get(), WireKind::kRead,
+                            EncodeRead(w.ref.producer, w.ref.segment, std::vector<ByteRange>{{random(), random()}}));
+        break;
+      case 3:
+        (void)SendWireFrame(fd.get(), WireKind::kRead,
+                            EncodeRead(Producer(77), own_id, std::vector<ByteRange>{{random() % 12, random() % 12}}));
+        break;
       case 4: {
         std::string bad = good;
         bad[random() % bad.size()] ^= static_cast<char>(1 + random() % 255);

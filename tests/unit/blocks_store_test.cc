@@ -32,7 +32,8 @@ struct Written {
   Model model;
 };
 
-Written Write(BlockStore& store, std::mt19937_64& random, std::uint32_t task, std::uint32_t parts, std::size_t extents, std::size_t largest) {
+Written Write(BlockStore& store, std::mt19937_64& random, std::uint32_t task, std::uint32_t parts, std::size_t extents,
+              std::size_t largest) {
   Written written{.parts = parts};
   auto writer = store.NewSegment(Producer(task), parts);
   EXPECT_TRUE(writer.ok());
@@ -157,7 +158,7 @@ TEST(BlocksStore, OnlyUnleasedSegmentsSpillLeastRecentlyUsedFirst) {
     w.ref = {.producer = Producer(task), .segment = w.info.segment};
     all.push_back(std::move(w));
   }
-  auto held = store->Open(all[0].ref, 0, 1);        // leased: must stay in memory
+  auto held = store->Open(all[0].ref, 0, 1);           // leased: must stay in memory
   ExpectSame(*store, all[1].ref, 0, 1, all[1].model);  // used: 2 is now the oldest
   auto pointer = (*held)->Next();
   ASSERT_TRUE(pointer.ok() && pointer->has_value());
@@ -235,7 +236,8 @@ TEST(BlocksStore, DamagedOrMissingRunFilesAreDataLossThatNamesTheProducer) {
   std::mt19937_64 random(Seed());
   TempDir dir;
   std::vector<SegmentId> lost;
-  auto opened = BlockStore::Open({.memory_bytes_max = 0, .spill_dir = dir.path(), .on_lost = [&](JobId, SegmentId id) { lost.push_back(id); }});
+  auto opened =
+      BlockStore::Open({.memory_bytes_max = 0, .spill_dir = dir.path(), .on_lost = [&](JobId, SegmentId id) { lost.push_back(id); }});
   ASSERT_TRUE(opened.ok());
   BlockStore& store = **opened;
   Written w = Write(store, random, 42, 1, 10, 50000);
@@ -390,7 +392,8 @@ TEST(BlocksAdopt, AdoptedSegmentsSpillAndComeBack) {
   std::vector<std::pair<dag::SegmentRef, std::string>> all;
   for (std::uint32_t task = 0; task < 10; ++task) {
     std::string data = testing::RandomBytes(random, task == 6 ? 5u << 20 : 1u << 20);
-    auto info = store->Adopt(Producer(task), JobId{5}, testing::SealedMemfd(testing::SegmentBytes(Producer(task), JobId{5}, 1, {{0, data}})));
+    auto info =
+        store->Adopt(Producer(task), JobId{5}, testing::SealedMemfd(testing::SegmentBytes(Producer(task), JobId{5}, 1, {{0, data}})));
     ASSERT_TRUE(info.ok()) << info.status().ToString();
     all.push_back({{.producer = Producer(task), .segment = info->segment}, data});
   }

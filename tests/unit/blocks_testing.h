@@ -62,12 +62,18 @@ inline std::string RandomBytes(std::mt19937_64& random, std::size_t size) {
 
 inline std::size_t RandomSize(std::mt19937_64& random, std::size_t largest) {
   switch (random() % 6) {
-    case 0: return 0;
-    case 1: return 1;
-    case 2: return random() % 100;
-    case 3: return random() % 5000;
-    case 4: return std::min<std::size_t>(largest, 1 + random() % (256u << 10));
-    default: return random() % (largest + 1);
+    case 0:
+      return 0;
+    case 1:
+      return 1;
+    case 2:
+      return random() % 100;
+    case 3:
+      return random() % 5000;
+    case 4:
+      return std::min<std::size_t>(largest, 1 + random() % (256u << 10));
+    default:
+      return random() % (largest + 1);
   }
 }
 
@@ -115,7 +121,8 @@ inline Status Drain(dag::BlockReader& reader, const dag::SegmentRef& ref, std::u
 }
 
 // A whole segment as bytes, built by hand so that tests can damage it.
-inline std::string SegmentBytes(TaskAttempt producer, JobId job, std::uint32_t parts, const std::vector<std::pair<std::uint32_t, std::string>>& extents) {
+inline std::string SegmentBytes(TaskAttempt producer, JobId job, std::uint32_t parts,
+                                const std::vector<std::pair<std::uint32_t, std::string>>& extents) {
   IndexBuilder index(producer, job, parts);
   std::string bytes;
   for (const auto& [part, data] : extents) {

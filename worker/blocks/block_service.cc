@@ -63,7 +63,8 @@ Result<UniqueFd> ListenTcp(const std::string& where, std::string* bound) {
     UniqueFd fd(::socket(candidate.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     int one = 1;
     if (fd) (void)::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);  // else a restart waits for old connections
-    if (!fd || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&candidate.storage), candidate.size) != 0 || ::listen(fd.get(), 256) != 0) {
+    if (!fd || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&candidate.storage), candidate.size) != 0 ||
+        ::listen(fd.get(), 256) != 0) {
       why = std::strerror(errno);
       continue;
     }
@@ -209,21 +210,27 @@ struct BlockService::Impl {
     JobId job = connection.job;
     if (connection.local) {
       switch (request.kind) {
-        case WireKind::kAdopt: return Adopt(fd, job, request);
-        case WireKind::kOpenLocal: return OpenLocal(fd, job, request, leases);
+        case WireKind::kAdopt:
+          return Adopt(fd, job, request);
+        case WireKind::kOpenLocal:
+          return OpenLocal(fd, job, request, leases);
         case WireKind::kRelease: {
           std::uint64_t id = 0;
           if (request.payload.size() == sizeof id) std::memcpy(&id, request.payload.data(), sizeof id);
           leases.erase(id);
           return {};
         }
-        default: break;
+        default:
+          break;
       }
     } else {
       switch (request.kind) {
-        case WireKind::kOpenRemote: return OpenRemote(fd, job, request);
-        case WireKind::kRead: return Read(fd, job, request);
-        default: break;
+        case WireKind::kOpenRemote:
+          return OpenRemote(fd, job, request);
+        case WireKind::kRead:
+          return Read(fd, job, request);
+        default:
+          break;
       }
     }
     return Status(Code::kInvalid, "BLK22", "an unknown request for blocks");
@@ -303,7 +310,8 @@ struct BlockService::Impl {
           LOG(WARNING) << "the segment of " << ToString(lease.index().producer) << " cannot be read (any more)";
           store->ReportLost(job, lease.index().producer, segment);
         }
-        if (n <= 0) return Status(Code::kUnavailable, "BLK20", "the connection for blocks ended", n < 0 ? std::strerror(errno) : "short file");
+        if (n <= 0)
+          return Status(Code::kUnavailable, "BLK20", "the connection for blocks ended", n < 0 ? std::strerror(errno) : "short file");
         left -= static_cast<std::uint64_t>(n);
       }
     }

@@ -22,14 +22,14 @@
 namespace ropewalk::blocks {
 
 struct ServiceOptions {
-  std::string unix_path;                        // made 0600; a stale one is replaced
-  std::string listen_address = "127.0.0.1:0";   // loopback only until there is TLS
-  std::uint32_t connections_max = 256;          // each has a thread
-  std::uint32_t connections_of_job_max = 96;    // so that one job cannot keep the others out
+  std::string unix_path;                       // made 0600; a stale one is replaced
+  std::string listen_address = "127.0.0.1:0";  // loopback only until there is TLS
+  std::uint32_t connections_max = 256;         // each has a thread
+  std::uint32_t connections_of_job_max = 96;   // so that one job cannot keep the others out
   std::uint32_t leases_of_connection_max = 65536;
-  std::int64_t handshake_ms = 3'000;            // a peer that has not proven its token by then is cut off
+  std::int64_t handshake_ms = 3'000;  // a peer that has not proven its token by then is cut off
   std::int64_t idle_ms = 600'000;
-  std::int64_t send_ms = 60'000;                // a reader that takes nothing for so long is cut off
+  std::int64_t send_ms = 60'000;  // a reader that takes nothing for so long is cut off
 };
 
 struct ServiceStats {
@@ -41,10 +41,10 @@ class BlockService {
   // kInvalid BLK30: a path or address that cannot be used (not loopback, too long). kUnavailable BLK31: the address is taken.
   // `store` must outlive the service.
   static Result<std::unique_ptr<BlockService>> Start(ServiceOptions options, BlockStore* store);
-  ~BlockService();                          // ends all connections and joins all threads
-  std::string data_address() const;         // "host:port" as bound
+  ~BlockService();                   // ends all connections and joins all threads
+  std::string data_address() const;  // "host:port" as bound
   void AllowJob(JobId job, std::string token);
-  void ForgetJob(JobId job);                // ends its connections and, soon after, its leases; its segments stay
+  void ForgetJob(JobId job);  // ends its connections and, soon after, its leases; its segments stay
   ServiceStats stats() const;
 
  private:
@@ -54,16 +54,16 @@ class BlockService {
 };
 
 struct RemoteOptions {
-  std::string unix_path;      // of this worker's service
-  std::string data_address;   // this worker's own address: refs with it (or with none) are local
+  std::string unix_path;     // of this worker's service
+  std::string data_address;  // this worker's own address: refs with it (or with none) are local
   JobId job;
   std::string token;
   std::uint64_t read_ahead_bytes = 8ull << 20;          // for each open stream
   std::uint64_t read_ahead_bytes_total = 256ull << 20;  // of all streams: many open streams read ahead less each
   std::uint32_t fetch_threads = 3;
-  std::uint32_t attempts_max = 4;                       // to reach another daemon, with a pause that doubles between them
+  std::uint32_t attempts_max = 4;  // to reach another daemon, with a pause that doubles between them
   std::int64_t first_retry_ms = 50;
-  std::int64_t answer_ms = 30'000;                      // how long another daemon may be silent
+  std::int64_t answer_ms = 30'000;  // how long another daemon may be silent
 };
 
 class RemoteBlocks final : public dag::BlockReader, public dag::BlockWriter {

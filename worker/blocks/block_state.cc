@@ -15,7 +15,11 @@ namespace {
 class LeaseImpl final : public SegmentLease {
  public:
   LeaseImpl(std::shared_ptr<StoreState> state, std::shared_ptr<Segment> segment, UniqueFd file)
-      : state_(std::move(state)), segment_(std::move(segment)), chunks_(segment_->chunks), memfd_(segment_->memfd), file_(std::move(file)) {}
+      : state_(std::move(state)),
+        segment_(std::move(segment)),
+        chunks_(segment_->chunks),
+        memfd_(segment_->memfd),
+        file_(std::move(file)) {}
   ~LeaseImpl() override {
     chunks_.reset();
     memfd_.reset();
@@ -154,10 +158,8 @@ void StoreState::DropMemory(Segment* segment, std::vector<std::shared_ptr<const 
 dag::SegmentInfo StoreState::Insert(std::shared_ptr<Segment> segment) {
   std::lock_guard lock(mutex);
   segment->info = segment->index.Info(SegmentId{next_id++});
-  segment->ref = {.producer = segment->index.producer,
-                  .segment = segment->info.segment,
-                  .location = options.location,
-                  .bytes = segment->info.bytes};
+  segment->ref = {
+      .producer = segment->index.producer, .segment = segment->info.segment, .location = options.location, .bytes = segment->info.bytes};
   if (segment->memfd != nullptr) ++memfds;
   if (segment->spillable()) {
     segment->lru = lru.insert(lru.end(), segment.get());
@@ -188,11 +190,12 @@ Result<std::shared_ptr<const SegmentLease>> StoreState::Lease(JobId job, const T
       int error = errno;
       lock.unlock();
       if (error == EMFILE || error == ENFILE)
-        return Status(Code::kResourceExhausted, "BLK13", "cannot open " + segment->path, std::strerror(error), "raise the open files limit");
+        return Status(Code::kResourceExhausted, "BLK13", "cannot open " + segment->path, std::strerror(error),
+                      "raise the open files limit");
       if (options.on_lost) options.on_lost(job, id);
       Free(job, false, std::span(&id, 1));
-      return Status(Code::kDataLoss, "BLK08", "the segment of " + ToString(producer) + " is gone", segment->path + ": " + std::strerror(error),
-                    "none needed: its task is run again; look at the disk");
+      return Status(Code::kDataLoss, "BLK08", "the segment of " + ToString(producer) + " is gone",
+                    segment->path + ": " + std::strerror(error), "none needed: its task is run again; look at the disk");
     }
   }
   ++segment->leases;

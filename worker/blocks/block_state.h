@@ -28,7 +28,7 @@ struct StoreState;
 class Charge {
  public:
   Charge() = default;
-  Charge(std::shared_ptr<StoreState> state, std::uint64_t bytes);  // counts `bytes` whether or not they fit
+  Charge(std::shared_ptr<StoreState> state, std::uint64_t bytes);                // counts `bytes` whether or not they fit
   static Charge Locked(std::shared_ptr<StoreState> state, std::uint64_t bytes);  // the same for a caller that holds the mutex
   Charge(Charge&& other) noexcept : state_(std::move(other.state_)), bytes_(std::exchange(other.bytes_, 0)) {}
   Charge& operator=(Charge&& other) noexcept {
@@ -101,10 +101,10 @@ struct StoreState : std::enable_shared_from_this<StoreState> {
   mutable std::mutex mutex;
   std::condition_variable spilled;  // a spill ended
   std::unordered_map<SegmentId, std::shared_ptr<Segment>> segments;
-  std::list<Segment*> lru;          // unleased segments in memory, the least recently used first
+  std::list<Segment*> lru;  // unleased segments in memory, the least recently used first
   std::uint64_t next_id = 1;
   std::uint64_t spills_running = 0;
-  std::uint64_t memfds = 0;         // segments that hold a descriptor
+  std::uint64_t memfds = 0;  // segments that hold a descriptor
   StoreStats stats;
 
  private:

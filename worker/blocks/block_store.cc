@@ -115,7 +115,8 @@ class StoreWriter final : public dag::SegmentWriter {
     path_ = state_->NewPath();
     file_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!file_)
-      return Status(Code::kResourceExhausted, "BLK05", "cannot create " + path_, std::strerror(errno), "free space there, or give more memory (--memory)");
+      return Status(Code::kResourceExhausted, "BLK05", "cannot create " + path_, std::strerror(errno),
+                    "free space there, or give more memory (--memory)");
     for (const ChunkList::Chunk& chunk : memory_->chunks)
       RETURN_IF_ERROR(WriteExactly(file_.get(), chunk.start, {chunk.buffer.data(), chunk.used}, path_));
     memory_.reset();

@@ -29,15 +29,15 @@ struct SegmentIndex;
 struct StoreOptions {
   std::uint64_t memory_bytes_max = 1ull << 30;
   std::uint64_t descriptors_max = 8192;  // adopted segments in memory hold one descriptor each; beyond this they spill
-  std::string spill_dir;  // created 0700; leftovers of dead owners are removed at start
-  JobId job;              // of segments that NewSegment makes (embedded: the one job)
-  std::string location;   // what SegmentRef.location of own segments says; empty: this process
+  std::string spill_dir;                 // created 0700; leftovers of dead owners are removed at start
+  JobId job;                             // of segments that NewSegment makes (embedded: the one job)
+  std::string location;                  // what SegmentRef.location of own segments says; empty: this process
   // Called when a segment turns out to be unreadable (its run file is gone), from the thread that met it. May be empty.
   std::function<void(JobId, SegmentId)> on_lost;
 };
 
 struct StoreStats {
-  std::uint64_t memory_bytes = 0;         // of segments, finished or being written, leased ones included
+  std::uint64_t memory_bytes = 0;  // of segments, finished or being written, leased ones included
   std::uint64_t memory_bytes_peak = 0;
   std::uint64_t spilled_bytes = 0;        // now in run files
   std::uint64_t spilled_bytes_total = 0;  // ever written to run files

@@ -46,7 +46,8 @@ Buffer::~Buffer() {
   if (small_ != nullptr) std::static_pointer_cast<BufferPool::Shared>(home_)->Return(small_, capacity_);
 }
 
-BufferPool::BufferPool(std::uint64_t idle_bytes_max, HugePages& pages) : shared_(std::make_shared<Shared>(idle_bytes_max)), pages_(&pages) {}
+BufferPool::BufferPool(std::uint64_t idle_bytes_max, HugePages& pages)
+    : shared_(std::make_shared<Shared>(idle_bytes_max)), pages_(&pages) {}
 
 std::size_t BufferPool::CapacityOf(std::size_t bytes) { return std::bit_ceil(std::max(bytes, std::size_t(1) << kSmallestBits)); }
 

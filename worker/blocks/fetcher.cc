@@ -19,7 +19,8 @@ constexpr std::uint64_t kWindowBytesMin = 64u << 10;
 constexpr std::uint64_t kExtentBytesMax = 1ull << 40;
 
 Status CannotReach(const std::string& address, const std::string& why) {
-  return Status(Code::kUnavailable, "BLK40", "cannot reach the blocks of the worker at " + address, why, "none needed: the job goes on elsewhere");
+  return Status(Code::kUnavailable, "BLK40", "cannot reach the blocks of the worker at " + address, why,
+                "none needed: the job goes on elsewhere");
 }
 
 }  // namespace
@@ -35,8 +36,10 @@ Result<UniqueFd> ConnectTcp(const std::string& address, std::int64_t timeout_ms)
     if (error == EINPROGRESS) {
       pollfd one{fd.get(), POLLOUT, 0};
       socklen_t size = sizeof error;
-      if (::poll(&one, 1, static_cast<int>(timeout_ms)) == 0) error = ETIMEDOUT;
-      else if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+      if (::poll(&one, 1, static_cast<int>(timeout_ms)) == 0)
+        error = ETIMEDOUT;
+      else if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+        error = errno;
     }
     if (error != 0) {
       why = std::strerror(error);
@@ -53,7 +56,9 @@ Result<UniqueFd> ConnectTcp(const std::string& address, std::int64_t timeout_ms)
 
 class FetchStream final : public dag::ExtentStream {
  public:
-  FetchStream(Fetcher* fetcher, std::shared_ptr<Fetcher::Fetch> fetch) : fetcher_(fetcher), fetch_(std::move(fetch)) { fetcher_->Start(fetch_); }
+  FetchStream(Fetcher* fetcher, std::shared_ptr<Fetcher::Fetch> fetch) : fetcher_(fetcher), fetch_(std::move(fetch)) {
+    fetcher_->Start(fetch_);
+  }
   ~FetchStream() override {
     {
       std::lock_guard lock(fetch_->mutex);
@@ -154,8 +159,8 @@ void Fetcher::Work() {
     try {
       result = std::make_unique<Result<Window>>(FetchWindow(*fetch));
     } catch (const std::exception& e) {
-      result = std::make_unique<Result<Window>>(
-          Status(Code::kResourceExhausted, "BLK41", "cannot read the segment of " + ToString(fetch->ref.producer), e.what(), "give more memory"));
+      result = std::make_unique<Result<Window>>(Status(
+          Code::kResourceExhausted, "BLK41", "cannot read the segment of " + ToString(fetch->ref.producer), e.what(), "give more memory"));
     }
     std::lock_guard lock(fetch->mutex);
     fetch->ready = std::move(result);
@@ -205,12 +210,13 @@ Result<Fetcher::Window> Fetcher::FetchWindow(Fetch& fetch) {
       last = std::move(fd).status();
       if (last.code() == Code::kResourceExhausted) return last;
     }
-    if (++attempt < options_.attempts_max && !Pause(pause_ms)) return Status(Code::kCancelled, "BLK42", "the reader of blocks is being closed");
+    if (++attempt < options_.attempts_max && !Pause(pause_ms))
+      return Status(Code::kCancelled, "BLK42", "the reader of blocks is being closed");
     pause_ms *= 2;
   }
   return Status(Code::kUnavailable, "BLK40",
-                "cannot read the segment of " + ToString(fetch.ref.producer) + " from the worker at " + address, last.what() + ": " + last.why(),
-                "none needed: the job goes on elsewhere");
+                "cannot read the segment of " + ToString(fetch.ref.producer) + " from the worker at " + address,
+                last.what() + ": " + last.why(), "none needed: the job goes on elsewhere");
 }
 
 Result<Fetcher::Window> Fetcher::TryOnce(Fetch& fetch, std::uint64_t window_bytes, int fd) {
@@ -219,7 +225,8 @@ Result<Fetcher::Window> Fetcher::TryOnce(Fetch& fetch, std::uint64_t window_byte
   std::uint64_t data_bytes = 0;
   std::vector<ExtentEntry> fresh;
   if (!fetch.opened) {
-    RETURN_IF_ERROR(SendWireFrame(fd, WireKind::kOpenRemote, EncodeQuery({ref.producer, ref.segment, fetch.first, fetch.count, window_bytes})));
+    RETURN_IF_ERROR(
+        SendWireFrame(fd, WireKind::kOpenRemote, EncodeQuery({ref.producer, ref.segment, fetch.first, fetch.count, window_bytes})));
   } else {
     window.end = window.begin + GatherLength(fetch.entries, window.begin, window_bytes);
     std::vector<ByteRange> ranges;

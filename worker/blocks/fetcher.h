@@ -70,8 +70,8 @@ class Fetcher {
   std::uint64_t open_streams_ = 0;
   std::deque<std::shared_ptr<Fetch>> queue_;  // one entry for each open stream at most
   std::unordered_map<std::string, std::vector<UniqueFd>> idle_;
-  std::vector<int> in_use_;                   // so that the end can wake threads that wait for bytes
-  std::vector<std::thread> threads_;          // started when first needed
+  std::vector<int> in_use_;           // so that the end can wake threads that wait for bytes
+  std::vector<std::thread> threads_;  // started when first needed
 };
 
 }  // namespace ropewalk::blocks

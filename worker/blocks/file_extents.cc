@@ -7,7 +7,12 @@ class FileExtentStream final : public dag::ExtentStream {
  public:
   FileExtentStream(int fd, std::shared_ptr<const void> holder, std::span<const ExtentEntry> entries, TaskAttempt producer, BufferPool pool,
                    FileExtentOptions options)
-      : fd_(fd), holder_(std::move(holder)), entries_(entries.begin(), entries.end()), producer_(producer), pool_(std::move(pool)), options_(options) {}
+      : fd_(fd),
+        holder_(std::move(holder)),
+        entries_(entries.begin(), entries.end()),
+        producer_(producer),
+        pool_(std::move(pool)),
+        options_(options) {}
 
   Result<std::optional<dag::Extent>> Next() override {
     if (at_ == entries_.size()) {

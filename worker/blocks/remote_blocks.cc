@@ -45,8 +45,7 @@ struct LocalLease {
 Result<UniqueFd> ConnectUnix(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path)
-    return Status(Code::kInvalid, "BLK30", "the block service's path is too long", path);
+  if (path.size() >= sizeof address.sun_path) return Status(Code::kInvalid, "BLK30", "the block service's path is too long", path);
   std::memcpy(address.sun_path, path.c_str(), path.size());
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
@@ -120,7 +119,8 @@ struct RemoteBlocks::Impl {
 
   Result<std::unique_ptr<dag::ExtentStream>> OpenLocal(const dag::SegmentRef& segment, std::uint32_t first, std::uint32_t count) {
     std::shared_ptr<LocalConnection> used;
-    ASSIGN_OR_RETURN(WireFrame answer, Call(WireKind::kOpenLocal, EncodeQuery({segment.producer, segment.segment, first, count, 0}), -1, &used));
+    ASSIGN_OR_RETURN(WireFrame answer,
+                     Call(WireKind::kOpenLocal, EncodeQuery({segment.producer, segment.segment, first, count, 0}), -1, &used));
     ASSIGN_OR_RETURN(Opened opened, DecodeOpened(answer.payload));
     auto lease = std::make_shared<LocalLease>(std::move(used), opened.lease, std::move(answer.fd));
     if (!lease->fd)
@@ -214,7 +214,8 @@ Result<std::unique_ptr<RemoteBlocks>> RemoteBlocks::Connect(RemoteOptions option
 
 Result<std::unique_ptr<dag::SegmentWriter>> RemoteBlocks::NewSegment(TaskAttempt producer, std::uint32_t parts) {
   return std::unique_ptr<dag::SegmentWriter>(std::make_unique<RemoteWriter>(
-      producer, impl_->options.job, parts, impl_->pool, [impl = impl_.get()](const TaskAttempt& made_by, int memfd) -> Result<dag::SegmentInfo> {
+      producer, impl_->options.job, parts, impl_->pool,
+      [impl = impl_.get()](const TaskAttempt& made_by, int memfd) -> Result<dag::SegmentInfo> {
         std::shared_ptr<LocalConnection> used;
         ASSIGN_OR_RETURN(WireFrame answer, impl->Call(WireKind::kAdopt, EncodeProducer(made_by), memfd, &used));
         return DecodeInfo(answer.payload);

@@ -124,7 +124,8 @@ Result<SegmentIndex> ParseSegment(int fd, std::uint64_t file_bytes, const TaskAt
   std::uint32_t part = 0;
   for (const ExtentEntry& entry : index.entries) {
     if (entry.part < part || entry.part >= index.parts) return Damaged(producer, "an extent's part is out of order or range");
-    if (entry.offset > index.data_bytes || entry.length > index.data_bytes - entry.offset) return Damaged(producer, "an extent is out of range");
+    if (entry.offset > index.data_bytes || entry.length > index.data_bytes - entry.offset)
+      return Damaged(producer, "an extent is out of range");
     part = entry.part;
     bytes += entry.length;
     records += entry.records;

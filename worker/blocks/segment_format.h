@@ -22,8 +22,8 @@ namespace ropewalk::blocks {
 struct ExtentEntry {
   std::uint32_t part = 0;
   std::uint32_t reserved = 0;
-  std::uint64_t offset = 0;    // in the segment
-  std::uint64_t length = 0;    // bytes
+  std::uint64_t offset = 0;  // in the segment
+  std::uint64_t length = 0;  // bytes
   std::uint64_t records = 0;
   std::uint64_t checksum = 0;  // XXH3 of the bytes
 };

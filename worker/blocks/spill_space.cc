@@ -130,8 +130,8 @@ class Space final : public dag::SpillSpace {
       if (fd) ::unlink(path.c_str());
     }
     if (!fd)
-      return Status(Code::kResourceExhausted, "BLK12", "cannot create a spill file in " + dir_, error ? error.message() : std::strerror(errno),
-                    "name a writable folder with free space");
+      return Status(Code::kResourceExhausted, "BLK12", "cannot create a spill file in " + dir_,
+                    error ? error.message() : std::strerror(errno), "name a writable folder with free space");
     return std::unique_ptr<dag::SpillFile>(std::make_unique<File>(std::move(fd), dir_));
   }
 

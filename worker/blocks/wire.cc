@@ -68,7 +68,8 @@ ssize_t ReceiveWithFd(int fd, void* out, std::size_t size, UniqueFd* passed) {
 std::size_t GatherLength(std::span<const ExtentEntry> entries, std::size_t at, std::uint64_t window_bytes) {
   std::size_t end = at;
   std::uint64_t bytes = 0;
-  while (end < entries.size() && end - at < kRangesMax && (end == at || bytes + entries[end].length <= window_bytes)) bytes += entries[end++].length;
+  while (end < entries.size() && end - at < kRangesMax && (end == at || bytes + entries[end].length <= window_bytes))
+    bytes += entries[end++].length;
   return end - at;
 }
 

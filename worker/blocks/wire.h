@@ -26,13 +26,13 @@
 namespace ropewalk::blocks {
 
 enum class WireKind : std::uint32_t {
-  kAdopt = 1,        // Unix only; the sealed memfd travels with it: producer -> SegmentInfo
-  kOpenLocal = 2,    // Unix only: SegmentQuery -> lease id, entries; the segment's descriptor travels with the answer
-  kRelease = 3,      // Unix only, no answer: lease id
-  kOpenRemote = 4,   // SegmentQuery -> entries, then as data the first extents up to window_bytes
-  kRead = 5,         // producer, segment, ranges -> the bytes as data
+  kAdopt = 1,       // Unix only; the sealed memfd travels with it: producer -> SegmentInfo
+  kOpenLocal = 2,   // Unix only: SegmentQuery -> lease id, entries; the segment's descriptor travels with the answer
+  kRelease = 3,     // Unix only, no answer: lease id
+  kOpenRemote = 4,  // SegmentQuery -> entries, then as data the first extents up to window_bytes
+  kRead = 5,        // producer, segment, ranges -> the bytes as data
   kOk = 100,
-  kError = 101,      // a Status
+  kError = 101,  // a Status
 };
 
 inline constexpr std::uint32_t kRequestBytesMax = 64u << 10;
@@ -43,8 +43,8 @@ inline constexpr std::size_t kNonceBytesOnWire = 16, kProofBytes = 32;
 struct SegmentQuery {
   TaskAttempt producer;
   SegmentId segment;
-  std::uint32_t first = 0, count = 0;    // parts
-  std::uint64_t window_bytes = 0;        // kOpenRemote: how much data to send at once
+  std::uint32_t first = 0, count = 0;  // parts
+  std::uint64_t window_bytes = 0;      // kOpenRemote: how much data to send at once
 };
 // The entries that one request may ask for starting at `at`, wherever they lie: up to `window_bytes` and kRangesMax, at least one. 0 at the end.
 std::size_t GatherLength(std::span<const ExtentEntry> entries, std::size_t at, std::uint64_t window_bytes);
