@@ -192,6 +192,7 @@ def main():
     parser.add_argument("--cluster")
     parser.add_argument("--kind", choices=("text", "compressed", "files"))
     parser.add_argument("--only", default="")
+    parser.add_argument("--every", type=int, default=1, help="only each N-th case")
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--count32", action="store_true")
     parser.add_argument("--corpus")
@@ -208,7 +209,7 @@ def main():
     else:
         kinds = {"text": cases_text, "compressed": cases_compressed, "files": cases_files}
         cases = (c for name, kind in kinds.items() if args.kind in (None, name) for c in kind.all_cases())
-    cases = (c for c in cases if args.only in c.name)
+    cases = (c for i, c in enumerate(c for c in cases if args.only in c.name) if i % args.every == 0)
     if args.list:
         print(*(c.name for c in cases), sep="\n")
         return 0

@@ -164,7 +164,7 @@ def main():
         master = dev_cluster.DevCluster(args.cluster, os.path.join(work, "cluster")) if args.cluster else None
         try:
             for example in EXAMPLES:
-                if args.only not in example.__name__ or not os.path.exists(os.path.join(args.bin, example.__name__)):
+                if args.only not in example.__name__:
                     continue
                 folder = os.path.join(work, example.__name__)
                 os.makedirs(folder)
