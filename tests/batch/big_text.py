@@ -3,6 +3,7 @@
 
 usage: big_text.py --bin ROPEWALK_JOBS --generate BENCH_GENERATE [--mib 1024] [--cluster ROPEWALK]
 """
+
 import argparse
 import collections
 import os

@@ -42,7 +42,7 @@ class Case:
     verify: typing.Optional[typing.Callable[[bytes], None]] = None  # called after the run; raises AssertionError
     cleanup: typing.Optional[typing.Callable[[bytes], None]] = None
     as_nobody: bool = False  # run without root's rights
-    needs: typing.Tuple[str, ...] = ()  # capabilities by name: root, zstd
+    needs: typing.Tuple[str, ...] = ()  # capabilities by name: mount (of a tmpfs), zstd
     keep_output: bool = False  # the output place is part of the case: do not expect it to be absent after a refusal
     embedded_only: bool = False
     exact_command: typing.Optional[typing.Tuple[bytes, ...]] = None  # typed as it is after the binary's name

@@ -346,10 +346,10 @@ def full_disk():
         prepare=mount,
         cleanup=unmount,
         verify=nothing_left,
-        needs=("root",),
+        needs=("mount",),
         refusal=Refusal(codes=(1,), names=("small",)),
     )
-    yield text_case("full_disk_just_fits", b"a b\n", output=b"small/out", prepare=mount, cleanup=unmount, needs=("root",))
+    yield text_case("full_disk_just_fits", b"a b\n", output=b"small/out", prepare=mount, cleanup=unmount, needs=("mount",))
 
 
 def typed_wrongly():
