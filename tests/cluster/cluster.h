@@ -2,9 +2,8 @@
 // is killed by its pid.
 //
 //   Cluster cluster({.workers = 2});
-//   auto job = cluster.Submit({"wordcount", "in", "-o", "out"});
-//   cluster.WaitForEvents("task_finished", 3);
-//   cluster.KillExecutor(0);
+//   auto job = cluster.Submit({"ropewalk-jobs", "wordcount", "in", "-o", "out"});
+//   cluster.KillExecutor(0, "out");
 //   EXPECT_EQ(job->Wait(), 0);
 //
 // Thread rule: one thread.
@@ -100,18 +99,19 @@ class Cluster {
     worker(i).Signal(SIGKILL);
     ASSERT_EQ(worker(i).Wait(), 128 + SIGKILL);
   }
-  // Processes below the worker that were started as executors.
-  std::vector<pid_t> Executors(int i) {
+  // Executors below the worker whose arguments hold `argument`: that of an earlier job may still be ending.
+  std::vector<pid_t> Executors(int i, const std::string& argument) {
     std::vector<pid_t> found;
     for (pid_t pid : Descendants(worker(i).pid())) {
-      std::string environment = ReadFile("/proc/" + std::to_string(pid) + "/environ");
-      if (environment.find("ROPEWALK_EXECUTOR_FD=") != std::string::npos) found.push_back(pid);
+      std::string folder = "/proc/" + std::to_string(pid);
+      bool executor = ReadFile(folder + "/environ").find("ROPEWALK_EXECUTOR_FD=") != std::string::npos;
+      if (executor && ReadFile(folder + "/cmdline").find('\0' + argument + '\0') != std::string::npos) found.push_back(pid);
     }
     return found;
   }
-  // kill -9 of one executor of the worker; false when it has none just now.
-  bool KillExecutor(int i) {
-    std::vector<pid_t> pids = Executors(i);
+  // kill -9 of one such executor; false when there is none just now.
+  bool KillExecutor(int i, const std::string& argument) {
+    std::vector<pid_t> pids = Executors(i, argument);
     return !pids.empty() && kill(pids.front(), SIGKILL) == 0;
   }
 
