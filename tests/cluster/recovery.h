@@ -80,8 +80,7 @@ inline void KillAtPointsOfProgress(const RecoveryPlan& plan) {
   ASSERT_GT(expected.size(), 100u);
 
   int runs = 0;
-  auto run = [&](const char* whom, std::size_t progress, const std::function<void(JobId, const std::string& out)>& kill) {
-    SCOPED_TRACE(std::string(whom) + " killed after " + std::to_string(progress) + " tasks");
+  auto run_once = [&](std::size_t progress, const std::function<void(JobId, const std::string& out)>& kill, Recovery* recovery) {
     std::string out = "out" + std::to_string(runs++);
     auto [client, job] = submit(out);
     ASSERT_TRUE(cluster.WaitForEvents(job, "task_finished", progress));
@@ -91,10 +90,18 @@ inline void KillAtPointsOfProgress(const RecoveryPlan& plan) {
     EXPECT_EQ(SortedParts(cluster.dir() / out), expected);
     for (const auto& entry : fs::directory_iterator(cluster.dir()))
       EXPECT_FALSE(entry.path().filename().string().starts_with("." + out)) << "left behind: " << entry.path();
-    Recovery recovery = RecoveryOf(cluster.Events(job));
-    EXPECT_GE(recovery.lost, 1u) << "nothing was lost: the kill came too late to prove anything";
-    EXPECT_LE(recovery.rerun, recovery.lost + recovery.unsynced);
+    *recovery = RecoveryOf(cluster.Events(job));
+    EXPECT_LE(recovery->rerun, recovery->lost + recovery->unsynced);
     ASSERT_TRUE(cluster.WaitForWorkers(2));
+  };
+  // A kill may fall between two tasks, where there is nothing to lose: such a run has to be exact too, but proves no recovery, so the
+  // point is tried again.
+  auto run = [&](const char* whom, std::size_t progress, const std::function<void(JobId, const std::string& out)>& kill) {
+    constexpr int kTries = 6;
+    SCOPED_TRACE(std::string(whom) + " killed after " + std::to_string(progress) + " tasks");
+    Recovery recovery;
+    for (int i = 0; i < kTries && recovery.lost == 0 && !testing::Test::HasFailure(); ++i) run_once(progress, kill, &recovery);
+    EXPECT_GE(recovery.lost, 1u) << "in no try was anything lost: the kills prove nothing";
   };
   for (std::size_t progress : plan.executor_kills)
     run("an executor was", progress, [&](JobId, const std::string& out) {
