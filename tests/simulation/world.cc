@@ -78,7 +78,8 @@ Outcome World::Run() {
   return outcome_;
 }
 
-// ---- master -----------------------------------------------------------------------------------------------------------------------------------
+// ---- master
+// -----------------------------------------------------------------------------------------------------------------------------------
 
 void World::StepMaster(const Event& event) {
   if (core_ == nullptr) return;
@@ -107,6 +108,13 @@ void World::Pump() {
       });
       return;
     }
+    // Death between a decision that is durable and its being told.
+    bool tells = std::holds_alternative<AcceptJob>(action) || std::holds_alternative<PublishAction>(action) ||
+                 std::holds_alternative<FinishJob>(action);
+    if (tells && queue_.now() < faults_end_ && random_.OneIn(150)) {
+      Mark("master crash before it tells");
+      return CrashMaster();
+    }
     CarryOut(action);
   }
 }
@@ -124,6 +132,7 @@ void World::CarryOut(SchedulerAction& action) {
         continue;
       }
       client.accepted = accept->job;
+      LearnEnd(client);
     }
   } else if (std::get_if<RefuseJob>(&action) != nullptr) {
     Violation("a job was refused: " + std::get<RefuseJob>(action).status.ToString());
@@ -156,7 +165,8 @@ void World::CarryOut(SchedulerAction& action) {
     if (!run->verify) ++seen.launches;
     // Sent to a worker or executor that is gone, which the master does not know yet: an attempt that comes to nothing.
     auto missed = [this, job = run->job] { ++seen_[job].unsuccessful; };
-    OrderExecutor(run->executor, [this, order = *run](Worker& worker, Executor& executor) { StartTask(worker, executor, order); }, missed);
+    OrderExecutor(
+        run->executor, [this, order = *run](Worker& worker, Executor& executor) { StartTask(worker, executor, order); }, missed);
   } else if (auto* cancel = std::get_if<CancelTask>(&action)) {
     ++seen_[cancel->job].unsuccessful;
     OrderExecutor(cancel->executor, [this, id = cancel->id](Worker&, Executor& executor) {
@@ -238,14 +248,19 @@ void World::StartMaster() {
       queue_.After(random_.OneIn(6) ? Between(kSecond, 6 * kSecond) : Between(1000, 300'000), [this, &worker] { Register(worker); });
     }
   for (Client& client : clients_) {
-    if (!client.accepted || client.finished || core_ == nullptr) continue;
-    std::optional<JobView> view = core_->Job(*client.accepted);
-    if (!view) return Violation("an accepted job is gone after a restart of the master");
-    if (view->phase < JobPhase::kSucceeded) continue;
-    // It ended, and the master died before it could say so: the client, which asks, learns it now.
-    Mark("finish seen after restart");
-    CheckFinish({view->job, view->status, view->main_exit});
+    if (core_ != nullptr) LearnEnd(client);
   }
+}
+
+// The job ended, and the master died before it could say so: the client, which asks after its job, learns it now. So does one whose
+// acknowledgement was lost and whose repeated submit names a job that is over.
+void World::LearnEnd(Client& client) {
+  if (!client.accepted || client.finished) return;
+  std::optional<JobView> view = core_->Job(*client.accepted);
+  if (!view) return Violation("an accepted job is gone after a restart of the master");
+  if (view->phase < JobPhase::kSucceeded) return;
+  Mark("finish seen after restart");
+  CheckFinish({view->job, view->status, view->main_exit});
 }
 
 // Between two Steps, with everything written, the journal may be replaced by a snapshot.
@@ -266,7 +281,8 @@ void World::Compact() {
   Mark("journal compacted");
 }
 
-// ---- workers and executors -------------------------------------------------------------------------------------------------------------------------
+// ---- workers and executors
+// -------------------------------------------------------------------------------------------------------------------------
 
 void World::Register(Worker& worker) {
   if (!worker.up || worker.connected || core_ == nullptr) return;
@@ -292,7 +308,8 @@ void World::Disconnect(Worker& worker) {
     Trace("executor " + std::to_string(id.value) + " ends with its worker's connection");
   }
   for (const auto& [id, segment] : worker.store) ++seen_[segment.job].lost_outputs;  // for a while, as far as the master knows
-  for (const auto& [job, index] : jobs_) seen_[job].unsuccessful += worker.to_master->in_flight() + worker.from_master->in_flight();  // reports and orders that nobody will hear
+  for (const auto& [job, index] : jobs_)
+    seen_[job].unsuccessful += worker.to_master->in_flight() + worker.from_master->in_flight();  // reports and orders that nobody will hear
   worker.executors.clear();
   worker.to_master->Cut();
   worker.from_master->Cut();
@@ -352,8 +369,10 @@ void World::OrderExecutor(ExecutorId id, std::function<void(Worker&, Executor&)>
   auto it = placed_.find(id);
   bool sent = it != placed_.end() && Order(it->second, [this, id, act, missed](Worker& worker) {
                 Executor* executor = Find(worker, id);
-                if (executor != nullptr) act(worker, *executor);
-                else if (missed) missed();
+                if (executor != nullptr)
+                  act(worker, *executor);
+                else if (missed)
+                  missed();
               });
   if (!sent && missed) missed();
 }
@@ -399,7 +418,8 @@ void World::Advance(std::size_t index, ExecutorId id) {
 void World::StartTask(Worker& worker, Executor& executor, const RunTask& run) {
   const dag::Stage& stage = executor.model->stages.at(run.id.stage.value);
   if (!executor.announced.contains(run.sequence) || executor.published.contains(run.sequence))
-    return Violation("task " + Text(run.id) + " of action " + std::to_string(run.sequence) + " went to an executor that does not stand at it");
+    return Violation("task " + Text(run.id) + " of action " + std::to_string(run.sequence) +
+                     " went to an executor that does not stand at it");
   std::vector<TaskName> reads = executor.model->Reads(stage, run.id.task), given;
   for (const dag::TaskInput& input : run.inputs) {
     for (const dag::SegmentRef& segment : input.segments) given.emplace_back(segment.producer.stage.value, segment.producer.task);
@@ -474,7 +494,8 @@ void World::FinishTask(std::size_t index, ExecutorId id, TaskAttempt attempt) {
   if (!task.verify) {
     if (stage.output == dag::StageOutput::kSegment) {
       SegmentId segment{worker.next_segment++};
-      worker.store[segment] = {executor->job, attempt, content, random_.OneIn(4), options_.faults && queue_.now() < faults_end_ && random_.OneIn(150)};
+      worker.store[segment] = {executor->job, attempt, content, random_.OneIn(4),
+                               options_.faults && queue_.now() < faults_end_ && random_.OneIn(150)};
       event.result.segment = dag::SegmentInfo{segment, 100, 1, content->hash};
     } else {
       seen.contents[content->hash] = content;
@@ -518,7 +539,8 @@ void World::Published(Executor& executor, const PublishAction& action) {
       if (HashOf((*action.values)[t]) != model.Expected({last.id.value, t})) Violation("a wrong result was published");
 }
 
-// ---- clients, faults, oracles ------------------------------------------------------------------------------------------------------------------------
+// ---- clients, faults, oracles
+// ------------------------------------------------------------------------------------------------------------------------
 
 void World::Submit(std::size_t index) {
   Client& client = clients_[index];
@@ -548,7 +570,8 @@ void World::Fault() {
       if (random_.OneIn(2)) Compact();
       CrashMaster();
       break;
-    case 1: case 2:
+    case 1:
+    case 2:
       if (worker.up) CrashWorker(worker);
       break;
     case 3:
@@ -613,7 +636,8 @@ void World::CheckFinish(const FinishJob& finish) {
   }
   bool legal = (client->cancelled && status.code() == Code::kCancelled) ||
                (!model.random_stages.empty() && (status.tag() == "DET01" || status.tag() == "DET02")) ||
-               (model.temper == Temper::kThrows && status.tag() == "USER") || (model.temper == Temper::kCrashes && status.tag() == "TASK04") ||
+               (model.temper == Temper::kThrows && status.tag() == "USER") ||
+               (model.temper == Temper::kCrashes && status.tag() == "TASK04") ||
                (model.temper == Temper::kThrowsOnce && status.tag() == "USER");
   if (!legal) Violation("a job failed without a legal reason: " + status.ToString());
 }
@@ -629,7 +653,8 @@ void World::CheckEnd() {
     }
   for (const Worker& worker : workers_)
     if (!worker.store.empty() && worker.connected && core_ != nullptr)
-      Violation("segment " + Text(worker.store.begin()->second.producer) + " of a finished job was never freed on w" + std::to_string(worker.index));
+      Violation("segment " + Text(worker.store.begin()->second.producer) + " of a finished job was never freed on w" +
+                std::to_string(worker.index));
   if (core_ != nullptr)
     for (const WorkerView& view : core_->Workers())
       if (view.busy != 0) Violation("slots of " + view.name + " are held by nobody");
@@ -639,7 +664,8 @@ void World::CheckEnd() {
     if (client == nullptr || !client->model.random_stages.empty()) continue;
     std::uint64_t bound = client->model.tasks + seen.unsuccessful + seen.lost_outputs + seen.restarts_cost;
     if (seen.launches > bound)
-      Violation("too much work: " + std::to_string(seen.launches) + " tasks were started, at most " + std::to_string(bound) + " were needed");
+      Violation("too much work: " + std::to_string(seen.launches) + " tasks were started, at most " + std::to_string(bound) +
+                " were needed");
   }
 }
 

@@ -1,5 +1,5 @@
-// A model cluster around the real scheduler core: master with a journal that loses its unsynced suffix, workers that crash, flap and come back
-// with some of their segments, executors that run the same main, clients that repeat their submit. One seed, one run.
+// A model cluster around the real scheduler core: master with a journal that loses its unsynced suffix, workers that crash, flap and come
+// back with some of their segments, executors that run the same main, clients that repeat their submit. One seed, one run.
 //
 // What is checked while it runs and at its end is in world.cc's Check...() functions and in the places where something reaches the outside:
 // main, the output, the client.
@@ -51,7 +51,7 @@ class World {
     JobId job;
     TaskAttempt producer;
     std::shared_ptr<const Content> content;
-    bool spilled = false;    // survives the worker daemon's crash
+    bool spilled = false;  // survives the worker daemon's crash
     bool damaged = false;
   };
   struct Task {
@@ -64,11 +64,11 @@ class World {
     ExecutorId id;
     JobId job;
     const ModelJob* model = nullptr;
-    std::size_t at = 0;                          // step of main
-    bool asked = false;                          // for the Once it stands at
+    std::size_t at = 0;  // step of main
+    bool asked = false;  // for the Once it stands at
     std::map<std::string, std::string> onces;
     std::set<std::uint64_t> announced, published;
-    std::map<std::uint32_t, Task> tasks;         // by attempt
+    std::map<std::uint32_t, Task> tasks;  // by attempt
     bool returned = false;
   };
   struct Worker {
@@ -76,7 +76,7 @@ class World {
     std::uint32_t slots = 1;
     bool up = true;
     bool connected = false;
-    WorkerId id;                                 // of this registration
+    WorkerId id;  // of this registration
     std::uint64_t next_segment = 1;
     std::map<SegmentId, Segment> store;
     std::map<ExecutorId, Executor> executors;
@@ -85,7 +85,7 @@ class World {
   struct Client {
     ModelJob model;
     std::optional<JobId> accepted;
-    std::set<JobId> ids;                         // of all acceptances
+    std::set<JobId> ids;  // of all acceptances
     bool cancelled = false;
     std::optional<scheduler::FinishJob> finished;
     std::size_t submits = 0;
@@ -94,9 +94,9 @@ class World {
   struct Seen {
     std::map<std::uint64_t, std::vector<std::string>> values;  // of published actions
     std::map<std::string, std::string> onces;
-    std::map<std::uint64_t, std::vector<std::string>> output;  // of commit stages
+    std::map<std::uint64_t, std::vector<std::string>> output;          // of commit stages
     std::map<std::uint64_t, std::shared_ptr<const Content>> contents;  // by hash, of values
-    Lineage lineage;                                           // of everything published or committed
+    Lineage lineage;                                                   // of everything published or committed
     std::set<std::uint32_t> attempts;
     std::uint64_t launches = 0, unsuccessful = 0, lost_outputs = 0, restarts_cost = 0;
   };
@@ -107,6 +107,7 @@ class World {
   void Pump();
   void CarryOut(SchedulerAction& action);
   void CrashMaster();
+  void LearnEnd(Client& client);
   void StartMaster();
   void Compact();
 
