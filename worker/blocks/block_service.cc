@@ -183,7 +183,7 @@ struct BlockService::Impl {
   Status Converse(Connection& connection) {
     int fd = connection.fd.get();
     SetTimeouts(fd, options.handshake_ms, options.send_ms);
-    ASSIGN_OR_RETURN(JobId job, CheckToken(fd, [this](JobId asked) {
+    ASSIGN_OR_RETURN(JobId job, CheckToken(fd, options.handshake_ms, [this](JobId asked) {
                        std::lock_guard lock(mutex);
                        auto at = tokens.find(asked);
                        return at == tokens.end() ? std::string() : at->second;
@@ -199,7 +199,7 @@ struct BlockService::Impl {
     SetTimeouts(fd, options.idle_ms, options.send_ms);
     Leases leases;
     while (true) {
-      ASSIGN_OR_RETURN(WireFrame request, ReceiveWireFrame(fd, kRequestBytesMax));
+      ASSIGN_OR_RETURN(WireFrame request, ReceiveWireFrame(fd, kRequestBytesMax, options.request_ms));
       RETURN_IF_ERROR(Handle(connection, request, leases));
     }
   }
@@ -289,11 +289,14 @@ struct BlockService::Impl {
                              [&](const ExtentEntry& entry) { return entry.offset == range.offset && entry.length == range.length; });
       if (!inside) return Status(Code::kInvalid, "BLK22", "a range outside of its segment");
     }
-    RETURN_IF_ERROR(SendWireFrame(fd, WireKind::kOk, {}, -1, !read.ranges.empty()));
+    bool any = std::any_of(read.ranges.begin(), read.ranges.end(), [](const ByteRange& range) { return range.length > 0; });
+    RETURN_IF_ERROR(SendWireFrame(fd, WireKind::kOk, {}, -1, any));
     return SendRanges(fd, job, read.segment, **lease, read.ranges);
   }
 
   Status SendRanges(int fd, JobId job, SegmentId segment, const SegmentLease& lease, std::span<const ByteRange> ranges) {
+    // Empty ones at the end are dropped: after them nothing would follow the "more" of the last byte.
+    while (!ranges.empty() && ranges.back().length == 0) ranges = ranges.first(ranges.size() - 1);
     for (std::size_t i = 0; i < ranges.size(); ++i) {
       const ByteRange& range = ranges[i];
       served_bytes_total += range.length;

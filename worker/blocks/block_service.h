@@ -28,8 +28,9 @@ struct ServiceOptions {
   std::uint32_t connections_of_job_max = 96;   // so that one job cannot keep the others out
   std::uint32_t leases_of_connection_max = 65536;
   std::int64_t handshake_ms = 3'000;  // a peer that has not proven its token by then is cut off
-  std::int64_t idle_ms = 600'000;
-  std::int64_t send_ms = 60'000;  // a reader that takes nothing for so long is cut off
+  std::int64_t request_ms = 5'000;    // nor may a request that has begun take longer to be whole
+  std::int64_t idle_ms = 600'000;     // between requests
+  std::int64_t send_ms = 60'000;      // a reader that takes nothing for so long is cut off
 };
 
 struct ServiceStats {

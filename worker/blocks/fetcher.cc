@@ -251,6 +251,8 @@ Result<Fetcher::Window> Fetcher::TryOnce(Fetch& fetch, std::uint64_t window_byte
     }
     while (sum < opened.data_bytes && window.end < opened.entries.size()) sum += opened.entries[window.end++].length;
     if (sum != opened.data_bytes) return Status(Code::kDataLoss, "BLK22", "an answer about blocks does not agree with itself");
+    // Empty extents behind the last byte are here too: they are worth no second trip.
+    while (window.end < opened.entries.size() && opened.entries[window.end].length == 0) ++window.end;
     data_bytes = sum;
     fresh = std::move(opened.entries);
     entries = fresh;

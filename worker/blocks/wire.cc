@@ -1,5 +1,6 @@
 #include "worker/blocks/wire.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -103,6 +104,21 @@ Status ReceiveBytes(int fd, std::span<std::byte> out) {
   return {};
 }
 
+Status ReceiveBytesUntil(int fd, std::span<std::byte> out, std::chrono::steady_clock::time_point until) {
+  while (!out.empty()) {
+    ssize_t n = ::recv(fd, out.data(), out.size(), MSG_DONTWAIT);
+    if (n == 0) return Gone("the other side closed it");
+    if (n > 0) out = out.subspan(static_cast<std::size_t>(n));
+    if (n < 0 && errno != EINTR && errno != EAGAIN) return Gone(std::strerror(errno));
+    if (out.empty()) break;
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()).count();
+    if (left <= 0) return Gone("the other side stopped in the middle of a message");
+    pollfd one{fd, POLLIN, 0};
+    if (::poll(&one, 1, static_cast<int>(left)) < 0 && errno != EINTR) return Gone(std::strerror(errno));
+  }
+  return {};
+}
+
 Status SendWireFrame(int fd, WireKind kind, std::string_view payload, int passed_fd, bool more) {
   FrameHeader header{static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(payload.size()), Checksum64(payload)};
   iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(payload.data()), payload.size()}};
@@ -133,7 +149,7 @@ Status SendWireFrame(int fd, WireKind kind, std::string_view payload, int passed
   return SendBytes(fd, payload.substr(sent - head.size()), more);
 }
 
-Result<WireFrame> ReceiveWireFrame(int fd, std::uint32_t bytes_max) {
+Result<WireFrame> ReceiveWireFrame(int fd, std::uint32_t bytes_max, std::int64_t whole_ms) {
   WireFrame frame;
   FrameHeader header;
   ssize_t n;
@@ -141,7 +157,9 @@ Result<WireFrame> ReceiveWireFrame(int fd, std::uint32_t bytes_max) {
   while (n < 0 && errno == EINTR);
   if (n < 0) return Gone(std::strerror(errno));
   if (n == 0) return Gone("the other side closed it");
-  RETURN_IF_ERROR(ReceiveBytes(fd, std::as_writable_bytes(std::span(&header, 1)).subspan(static_cast<std::size_t>(n))));
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(whole_ms);
+  auto receive = [&](std::span<std::byte> out) { return whole_ms > 0 ? ReceiveBytesUntil(fd, out, until) : ReceiveBytes(fd, out); };
+  RETURN_IF_ERROR(receive(std::as_writable_bytes(std::span(&header, 1)).subspan(static_cast<std::size_t>(n))));
   if (header.length > bytes_max)
     return Status(Code::kResourceExhausted, "BLK21", "a message about blocks has " + std::to_string(header.length) + " bytes",
                   "the limit is " + std::to_string(bytes_max));
@@ -151,7 +169,7 @@ Result<WireFrame> ReceiveWireFrame(int fd, std::uint32_t bytes_max) {
   while (frame.payload.size() < header.length) {
     std::size_t at = frame.payload.size();
     frame.payload.resize(std::min<std::size_t>(header.length, at + std::max(kStepBytes, at)));
-    RETURN_IF_ERROR(ReceiveBytes(fd, std::as_writable_bytes(std::span(frame.payload).subspan(at))));
+    RETURN_IF_ERROR(receive(std::as_writable_bytes(std::span(frame.payload).subspan(at))));
   }
   if (Checksum64(frame.payload) != header.checksum) return Malformed();
   return frame;
@@ -184,9 +202,10 @@ Result<std::string> SendGreeting(int fd) {
   return nonce;
 }
 
-Result<HandshakeHello> ReceiveHello(int fd) {
+Result<HandshakeHello> ReceiveHello(int fd, std::int64_t limit_ms) {
   std::string bytes(8 + 8 + kNonceBytesOnWire + kProofBytes, '\0');
-  RETURN_IF_ERROR(ReceiveBytes(fd, std::as_writable_bytes(std::span(bytes))));
+  RETURN_IF_ERROR(ReceiveBytesUntil(fd, std::as_writable_bytes(std::span(bytes)),
+                                    std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms)));
   ByteReader reader(bytes);
   if (reader.Fixed<std::uint64_t>() != kHelloMagic) return Malformed();
   HandshakeHello hello;

@@ -1,7 +1,7 @@
 // What a block service and its readers say to each other, over a Unix or a TCP socket, and the blocking socket calls under it.
 //
 //   service -> reader   nonce                                   (16 bytes, at once)
-//   reader -> service   magic, job, nonce, proof                (72 bytes; nothing is read before the proof is checked)
+//   reader -> service   magic, job, nonce, proof                (64 bytes; nothing is read before the proof is checked)
 //   service -> reader   proof                                   (or the connection ends)
 //   then any number of  request frame -> response frame [data]
 //
@@ -12,6 +12,7 @@
 // Thread rule: one connection, one thread at a time.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -58,19 +59,23 @@ struct WireFrame {
   UniqueFd fd;  // that came along
 };
 
-// What goes over one connected socket. All calls block, bounded by the socket's time-outs; kUnavailable (BLK20) when the peer is gone or too slow.
+// What goes over one connected socket. All calls block, bounded by the socket's time-outs; kUnavailable (BLK20): the peer is gone or slow.
+// `more`: bytes follow at once. Never say so when none do: the kernel holds back the last packet for 200 ms.
 Status SendBytes(int fd, std::string_view bytes, bool more = false);
 Status ReceiveBytes(int fd, std::span<std::byte> out);
+// All of `out` by `until`, however the bytes trickle in: a socket's time-out begins anew with each of them.
+Status ReceiveBytesUntil(int fd, std::span<std::byte> out, std::chrono::steady_clock::time_point until);
 Status SendWireFrame(int fd, WireKind kind, std::string_view payload, int passed_fd = -1, bool more = false);
-// kResourceExhausted (BLK21) for a payload above `bytes_max`, kDataLoss (BLK22) for a damaged one.
-Result<WireFrame> ReceiveWireFrame(int fd, std::uint32_t bytes_max);
+// kResourceExhausted (BLK21) for a payload above `bytes_max`, kDataLoss (BLK22) for a damaged one. The time-out bounds the wait for the
+// first bytes; from then on the frame must be whole within `whole_ms` (0: the time-out bounds each wait, nothing bounds their sum).
+Result<WireFrame> ReceiveWireFrame(int fd, std::uint32_t bytes_max, std::int64_t whole_ms = 0);
 void SetTimeouts(int fd, std::int64_t receive_ms, std::int64_t send_ms);
 
 // The reader's half of the handshake. kUnauthenticated (BLK23): the service does not know the job or the token.
 Status ProveToken(int fd, JobId job, std::string_view token);
-// The service's half: `token_of` gives the job's token, or "" for a job that it does not know.
+// The service's half: `token_of` gives the job's token, or "" for a job that it does not know. The proof must be here within `limit_ms`.
 template <class TokenOf>
-Result<JobId> CheckToken(int fd, TokenOf token_of);
+Result<JobId> CheckToken(int fd, std::int64_t limit_ms, TokenOf token_of);
 
 std::string EncodeStatus(const Status& status);
 Status DecodeStatus(std::string_view bytes);  // never OK
@@ -101,14 +106,14 @@ struct HandshakeHello {
   std::string nonce, proof;
 };
 Result<std::string> SendGreeting(int fd);  // the service's nonce
-Result<HandshakeHello> ReceiveHello(int fd);
+Result<HandshakeHello> ReceiveHello(int fd, std::int64_t limit_ms);
 bool ProofMatches(const HandshakeHello& hello, std::string_view token, std::string_view nonce);
 Status SendProof(int fd, const HandshakeHello& hello, std::string_view token, std::string_view nonce);
 
 template <class TokenOf>
-Result<JobId> CheckToken(int fd, TokenOf token_of) {
+Result<JobId> CheckToken(int fd, std::int64_t limit_ms, TokenOf token_of) {
   ASSIGN_OR_RETURN(std::string nonce, SendGreeting(fd));
-  ASSIGN_OR_RETURN(HandshakeHello hello, ReceiveHello(fd));
+  ASSIGN_OR_RETURN(HandshakeHello hello, ReceiveHello(fd, limit_ms));
   const std::string token = token_of(hello.job);
   // An unknown job takes the same way as a wrong token: its answer must not tell which jobs there are.
   const bool matches = ProofMatches(hello, token, nonce);
