@@ -11,12 +11,8 @@
 #include "cli/settings.h"
 #include "rpc/address.h"
 #include "storage/io_error.h"
-#if ROPEWALK_HAS_MASTER
 #include "master/daemon/master.h"
-#endif
-#if ROPEWALK_HAS_WORKER
 #include "worker/daemon/worker.h"
-#endif
 
 namespace ropewalk::cli {
 namespace {
@@ -37,7 +33,6 @@ Status StartMaster(const Invocation& invocation, const Config& config) {
   std::string folder = StateFolder(config, "master");
   RETURN_IF_ERROR(MakeParents(folder));
   RETURN_IF_ERROR(MakeParents(TokenFile(config, "master")));
-#if ROPEWALK_HAS_MASTER
   master::MasterOptions options;
   options.state_dir = folder;
   options.listen_address = config.Text("master.listen");
@@ -52,10 +47,6 @@ Status StartMaster(const Invocation& invocation, const Config& config) {
     close(invocation.ready_fd);
   };
   return master::RunMaster(options);
-#else
-  (void)invocation;
-  return Status(Code::kInvalid, "CLI10", "this build has no master", "", "build all targets");
-#endif
 }
 
 Status StartWorker(const Config& config) {
@@ -65,7 +56,6 @@ Status StartWorker(const Config& config) {
     return Status(Code::kInvalid, "SPEC02", "worker.slots " + std::to_string(slots) + " is not possible", "", "give at most 1024");
   std::string folder = StateFolder(config, "worker");
   RETURN_IF_ERROR(MakeParents(folder));
-#if ROPEWALK_HAS_WORKER
   worker::WorkerOptions options;
   options.master_address = config.Text("worker.join");
   options.token_file = TokenFile(config, "worker");
@@ -79,9 +69,6 @@ Status StartWorker(const Config& config) {
     std::fflush(stdout);
   };
   return worker::RunWorker(options);
-#else
-  return Status(Code::kInvalid, "CLI10", "this build has no worker", "", "build all targets");
-#endif
 }
 
 }  // namespace
