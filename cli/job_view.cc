@@ -1,5 +1,7 @@
 #include "cli/job_view.h"
 
+#include <optional>
+
 #include "base/escape.h"
 #include "base/job_name.h"
 #include "cli/print.h"
@@ -18,9 +20,16 @@ std::string WorkerName(std::uint64_t worker) {
   return worker >> 32 == 0 ? "w" + std::to_string(worker) : "w" + std::to_string(worker >> 32) + "." + std::to_string(worker & 0xffffffffu);
 }
 
-std::int64_t RunningMs(const wire::JobState& job, std::int64_t now_us) {
-  if (job.submitted_us() == 0) return 0;
+// From submission to the end, or to now while the job runs. Nothing for a job that ended in an earlier life of the master, which journals
+// that it ended but not when.
+std::optional<std::int64_t> RunningMs(const wire::JobState& job, std::int64_t now_us) {
+  if (job.submitted_us() == 0 || (IsOver(job) && job.finished_us() == 0)) return std::nullopt;
   return ((job.finished_us() != 0 ? job.finished_us() : now_us) - job.submitted_us()) / 1000;
+}
+
+std::string RunningTime(const wire::JobState& job, std::int64_t now_us) {
+  std::optional<std::int64_t> ms = RunningMs(job, now_us);
+  return ms ? HumanDuration(*ms) : "-";
 }
 
 std::string Progress(const wire::JobState& job) {
@@ -43,7 +52,8 @@ std::string StageJson(const wire::StageState& stage) {
 std::string JobJson(const wire::JobState& job, std::int64_t now_us) {
   JsonObject out;
   out.Text("job", Name(job)).Text("name", job.name()).Text("user", job.user()).Text("phase", job.phase());
-  out.Number("submitted_us", job.submitted_us()).Number("finished_us", job.finished_us()).Number("duration_ms", RunningMs(job, now_us));
+  out.Number("submitted_us", job.submitted_us()).Number("finished_us", job.finished_us());
+  if (std::optional<std::int64_t> ms = RunningMs(job, now_us)) out.Number("duration_ms", *ms);
   out.Number("main_exit", job.main_exit()).Number("action", static_cast<std::int64_t>(job.action())).Text("action_name", job.action_name());
   std::vector<std::string> stages, reasons;
   for (const wire::StageState& stage : job.stages()) stages.push_back(StageJson(stage));
@@ -74,7 +84,7 @@ std::string ShowJobs(const wire::JobList& jobs, job::OutputForm form, std::int64
   std::vector<std::vector<std::string>> rows;
   std::vector<std::string> objects;
   for (const wire::JobState& job : jobs.jobs()) {
-    rows.push_back({Name(job), job.phase(), Progress(job), HumanTime(job.submitted_us()), HumanDuration(RunningMs(job, now_us)),
+    rows.push_back({Name(job), job.phase(), Progress(job), HumanTime(job.submitted_us()), RunningTime(job, now_us),
                     EscapeForLog(job.user(), 32), EscapeForLog(job.name(), 64)});
     objects.push_back(JobJson(job, now_us));
   }
@@ -85,7 +95,7 @@ std::string ShowJob(const wire::JobState& job, job::OutputForm form, std::int64_
   if (form != job::OutputForm::kTable) return JobJson(job, now_us) + "\n";
   std::string out = "job        " + Name(job) + "  " + EscapeForLog(job.name()) + "\nphase      " + job.phase() + "\nuser       " +
                     EscapeForLog(job.user()) + "\nsubmitted  " + HumanTime(job.submitted_us()) + "\ntime       " +
-                    HumanDuration(RunningMs(job, now_us)) + "\n";
+                    RunningTime(job, now_us) + "\n";
   if (job.action() != 0) out += "action     " + std::to_string(job.action()) + "  " + EscapeForLog(job.action_name()) + "\n";
   for (const std::string& reason : job.pending_reasons()) out += "waits for  " + EscapeForLog(reason) + "\n";
   if (job.stages_size() > 0) {
@@ -140,7 +150,12 @@ std::string ShowPlan(const wire::JobState& job, job::OutputForm form) {
   }
   std::string out = Name(job) + " " + job.phase() +
                     (job.action() == 0 ? "" : ", action " + std::to_string(job.action()) + " " + EscapeForLog(job.action_name())) + "\n";
-  out += job.plan_text().empty() ? "no plan yet: its main has not reached an action\n" : job.plan_text();
+  if (!job.plan_text().empty()) {
+    out += job.plan_text();
+  } else {
+    out += IsOver(job) ? "no plan any more: the job is over, and a plan is kept while its action runs\n"
+                       : "no plan yet: its main has not reached an action\n";
+  }
   if (out.back() != '\n') out += '\n';
   for (const std::string& reason : job.pending_reasons()) out += "waits for: " + EscapeForLog(reason) + "\n";
   return out;

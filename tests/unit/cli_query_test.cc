@@ -141,6 +141,17 @@ TEST_F(QueryTest, ListsAreTablesOrJson) {
   EXPECT_EQ(Run({"worker", "list", "--output", "jsonl"}).out.substr(0, 40), "{\"worker\":\"w12\",\"name\":\"rack1\",\"address\"");
 }
 
+TEST_F(QueryTest, JobsOfAnEarlierMasterHaveNoTimeAndNoPlan) {
+  wire::JobState job = Job("succeeded");
+  job.set_submitted_us(1'000'000);
+  job.clear_finished_us();
+  job.clear_plan_text();
+  AnswerJob(job);
+  EXPECT_NE(Run({"job", "show", "j-7f3"}).out.find("time       -\n"), std::string::npos) << Run({"job", "show", "j-7f3"}).out;
+  EXPECT_EQ(Run({"job", "show", "j-7f3", "--output", "json"}).out.find("duration_ms"), std::string::npos);
+  EXPECT_NE(Run({"explain", "j-7f3"}).out.find("the job is over"), std::string::npos) << Run({"explain", "j-7f3"}).out;
+}
+
 TEST_F(QueryTest, ShowAndExplain) {
   AnswerJob(Job("running"));
   Outcome show = Run({"job", "show", "j-7f3"});
