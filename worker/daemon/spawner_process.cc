@@ -7,11 +7,13 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <string>
@@ -70,7 +72,15 @@ int Become(Child& child, pid_t spawner, const int (&given)[3], int report_fd) {
     if (fd != report_fd) ::close(fd);
   if (::close_range(static_cast<unsigned>(report_fd) + 1, ~0u, 0) != 0) return errno;
 
-  for (int s = 1; s < NSIG; ++s) ::signal(s, SIG_DFL);
+  // By the system call: glibc's signal() refuses its own two (32, 33), and its posix_spawn leaves them ignored in all that descends from,
+  // say, make.
+  struct {
+    void (*handler)(int);
+    unsigned long flags;
+    void (*restorer)();
+    std::uint64_t mask;
+  } by_default = {SIG_DFL, 0, nullptr, 0};
+  for (int s = 1; s < NSIG; ++s) ::syscall(SYS_rt_sigaction, s, &by_default, nullptr, sizeof(by_default.mask));
   sigset_t empty;
   sigemptyset(&empty);
   ::sigprocmask(SIG_SETMASK, &empty, nullptr);
@@ -139,9 +149,11 @@ class Server {
     if (n <= 0) return false;
     int fds[3] = {-1, -1, -1};
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c))
-      if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) std::memcpy(fds, CMSG_DATA(c), std::min(c->cmsg_len - CMSG_LEN(0), sizeof fds));
+      if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+        std::memcpy(fds, CMSG_DATA(c), std::min(c->cmsg_len - CMSG_LEN(0), sizeof fds));
     UniqueFd own[3] = {UniqueFd(fds[0]), UniqueFd(fds[1]), UniqueFd(fds[2])};
-    if (!ReadAll(reinterpret_cast<char*>(&header) + n, sizeof header - static_cast<std::size_t>(n)) || header.length > kSpawnBytesMax) return false;
+    if (!ReadAll(reinterpret_cast<char*>(&header) + n, sizeof header - static_cast<std::size_t>(n)) || header.length > kSpawnBytesMax)
+      return false;
     std::string payload(header.length, '\0');
     if (!ReadAll(payload.data(), payload.size())) return false;
     ByteReader reader(payload);
@@ -216,8 +228,8 @@ class Server {
       if (process.session == session && !process.zombie) ::kill(process.pid, signal);
   }
 
-  // Ends all descendants that belong to no running executor: sessions that have lost their leader, and processes that left their session and
-  // came to us (we are the subreaper) when their parent ended. In rounds, because a process may fork while we look.
+  // Ends all descendants that belong to no running executor: sessions that have lost their leader, and processes that left their session
+  // and came to us (we are the subreaper) when their parent ended. In rounds, because a process may fork while we look.
   void EndStrays() {
     pid_t self = ::getpid();
     for (int round = 0; round < kKillRoundsMax; ++round) {
