@@ -102,7 +102,8 @@ def digest(path, folder, ordered):
 
 def run_once(contestant, source, output, threads):
     remove(output)
-    command = [part.format(input=source, output=output) for part in contestant.command]
+    # Not str.format: awk programs are full of braces.
+    command = [part.replace("{input}", source).replace("{output}", output) for part in contestant.command]
     env = {k: v for k, v in os.environ.items() if not k.startswith("ROPEWALK_")} | {"ROPEWALK_THREADS": str(threads), "LC_ALL": "C"}
     env |= contestant.environment
     stdout = open(output, "wb") if contestant.stdout else subprocess.PIPE
