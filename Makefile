@@ -7,7 +7,7 @@ CTEST := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOB
 
 help:
 	@echo "make demo       install packages, build, word count and sort over 64 MiB of licence texts"
-	@echo "make test       install packages, build, run the tests (at most 25 minutes on 2 cores)"
+	@echo "make test       install packages, build, run the tests"
 	@echo "make test-long  the same with the long tests, then under ASan with UBSan, then under TSan"
 	@echo "make build      packages and build only          make sim     the simulation tests only"
 	@echo "make bench      speed against hand-written floors and other tools (takes long; see docs/performance.md)"

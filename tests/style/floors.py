@@ -15,6 +15,8 @@ import os
 import re
 import sys
 
+from report import report
+
 FLOOR = {
     "base": 0,
     "proto": 1,
@@ -200,17 +202,5 @@ def check(root):
     return offences, len(tree)
 
 
-def main():
-    if len(sys.argv) > 2 or "--help" in sys.argv:
-        sys.exit(__doc__)
-    root = sys.argv[1] if len(sys.argv) == 2 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
-    offences, files = check(root)
-    if files == 0:
-        sys.exit(f"error[FLOOR00] {root} holds no source file below the floors' folders")
-    print(*offences, sep="\n", end="\n" if offences else "")
-    print(f"{files} files, {len(offences)} offences")
-    return 1 if offences else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(report(check, __doc__, "error[FLOOR00] {root} holds no source file below the floors' folders"))

@@ -15,6 +15,8 @@ import os
 import re
 import sys
 
+from report import report
+
 FOLDERS = ("base", "proto", "rpc", "storage", "dag", "master", "worker", "job", "mlrunner", "cli", "examples", "bench", "deploy", "tests")
 COLUMNS_MAX = 220  # 140 is the rule; tightened to it when the first code has settled and was run through make format
 NAME = re.compile(r"^[a-z0-9_]+(\.[a-z0-9]+)+$|^CMakeLists\.txt$|^README\.md$|^[a-z0-9-]+\.(sh|service|toml)$|^[A-Za-z]+Config\.cmake\.in$")
@@ -71,17 +73,5 @@ def check(root):
     return offences, files
 
 
-def main():
-    if len(sys.argv) > 2 or "--help" in sys.argv:
-        sys.exit(__doc__)
-    root = sys.argv[1] if len(sys.argv) == 2 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
-    offences, files = check(root)
-    if files == 0:
-        sys.exit(f"error[STYLE00] {root} holds no file in the folders of the project")
-    print(*offences, sep="\n", end="\n" if offences else "")
-    print(f"{files} files, {len(offences)} offences")
-    return 1 if offences else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(report(check, __doc__, "error[STYLE00] {root} holds no file in the folders of the project"))
