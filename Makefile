@@ -11,7 +11,7 @@ help:
 	@echo "make test-long  the same with the long tests, then under ASan with UBSan, then under TSan"
 	@echo "make build      packages and build only          make sim     the simulation tests only"
 	@echo "make bench      speed against hand-written floors and other tools (takes long; see docs/performance.md)"
-	@echo "make format     clang-format over all sources    make clean   removes the build folders"
+	@echo "make format     clang-format-19 over all sources   make clean   removes the build folders"
 
 deps:
 	@deploy/install-deps.sh
@@ -45,7 +45,7 @@ bench: build
 	bench/run.py --build $(BUILD)
 
 format:
-	git ls-files '*.h' '*.cc' | xargs clang-format -i
+	git ls-files '*.h' '*.cc' | xargs clang-format-19 -i
 
 clean:
 	rm -rf build build-* build.log

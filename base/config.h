@@ -1,5 +1,5 @@
-// Configuration whose every value knows where it came from. Precedence: flag > environment (ROPEWALK_SECTION__KEY) > file > default; an unknown
-// key is refused with its place and the nearest name, since a misspelt one would otherwise silently mean the default.
+// Configuration whose every value knows where it came from. Precedence: flag > environment (ROPEWALK_SECTION__KEY) > file > default; an
+// unknown key is refused with its place and the nearest name, since a misspelt one would otherwise silently mean the default.
 //
 // This part knows neither command lines nor TOML: callers feed it entries (cli/ has the readers).
 //

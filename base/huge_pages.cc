@@ -94,8 +94,6 @@ HugePages& ProcessPages() {
   return *pages;
 }
 
-void Arena::Grow(std::size_t bytes) {
-  buffer_.Grow(std::max(used_ + bytes + kSlackBytes, buffer_.bytes() * 2), used_, *pool_);
-}
+void Arena::Grow(std::size_t bytes) { buffer_.Grow(std::max(used_ + bytes + kSlackBytes, buffer_.bytes() * 2), used_, *pool_); }
 
 }  // namespace ropewalk

@@ -76,7 +76,7 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}           // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}          // NOLINT: implicit by design
   Result(Status status) : status_(std::move(status)) {}  // NOLINT: implicit by design; `status` must not be OK
   bool ok() const { return value_.has_value(); }
   const Status& status() const& { return status_; }
@@ -97,8 +97,8 @@ class [[nodiscard]] Result {
 #define ROPEWALK_CONCAT_INNER(a, b) a##b
 #define ROPEWALK_CONCAT(a, b) ROPEWALK_CONCAT_INNER(a, b)
 
-#define RETURN_IF_ERROR(expr)                                          \
-  do {                                                                 \
+#define RETURN_IF_ERROR(expr)                                               \
+  do {                                                                      \
     if (::ropewalk::Status status_ = (expr); !status_.ok()) return status_; \
   } while (0)
 

@@ -1,6 +1,6 @@
 // What this machine can do, so that figures of two machines can be compared.   machine [THREADS]
-// Prints JSON: memory copied a second (bytes read plus bytes written) by one thread and by THREADS; first touch of memory by small pages and
-// by huge ones.
+// Prints JSON: memory copied a second (bytes read plus bytes written) by one thread and by THREADS; first touch of memory by small pages
+// and by huge ones.
 #include <algorithm>
 #include <chrono>
 

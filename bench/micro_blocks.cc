@@ -1,4 +1,5 @@
-// How fast segments are written and read: in this process, through a daemon of this machine (memfd), over TCP, and from run files. Prints GB/s.
+// How fast segments are written and read: in this process, through a daemon of this machine (memfd), over TCP, and from run files. Prints
+// GB/s.
 //
 //   micro_blocks [MIB a segment, default 256] [extent KIB, default 256]
 #include <algorithm>
@@ -72,7 +73,8 @@ int main(int argc, char** argv) {
   const std::string extent(kib << 10, 'x');
   const std::uint64_t extents = (mib << 20) / extent.size();
   const double bytes = static_cast<double>(extents) * static_cast<double>(extent.size());
-  std::printf("segments of %llu MiB, extents of %llu KiB; every read verifies checksums\n", static_cast<unsigned long long>(mib), static_cast<unsigned long long>(kib));
+  std::printf("segments of %llu MiB, extents of %llu KiB; every read verifies checksums\n", static_cast<unsigned long long>(mib),
+              static_cast<unsigned long long>(kib));
   {
     auto store = OrDie(BlockStore::Open({.memory_bytes_max = 8ull << 30, .spill_dir = folder + "/memory", .job = kJob}));
     dag::SegmentRef ref;
@@ -111,7 +113,8 @@ int main(int argc, char** argv) {
     for (auto* reader : {local.get(), remote.get()}) {
       Timer timer;
       for (int i = 0; i < kOpens; ++i) Read(*reader, small);
-      std::printf("%-34s %6.1f us\n", reader == local.get() ? "open and read 10 bytes, local" : "open and read 10 bytes, TCP", timer.seconds() / kOpens * 1e6);
+      std::printf("%-34s %6.1f us\n", reader == local.get() ? "open and read 10 bytes, local" : "open and read 10 bytes, TCP",
+                  timer.seconds() / kOpens * 1e6);
     }
   }
   std::filesystem::remove_all(folder);

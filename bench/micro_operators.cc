@@ -1,9 +1,11 @@
-// What the operators cost beside a hand-written loop that does the same work without a framework, on one thread, in one run. Prints for each
-// the least CPU time of a few rounds of both and their ratio; a ratio is what may be compared between machines.
+// What the operators cost beside a hand-written loop that does the same work without a framework, on one thread, in one run. Prints for
+// each the least CPU time of a few rounds of both and their ratio; a ratio is what may be compared between machines.
 //
 //   word count   map side of CountByKey: words of generated Zipf text into AggregateWriter, 16 partitions | a table with counts
-//   merge        MergeAggregates of what four such map tasks wrote, 16 partitions                        | the entries of four tables into one
-//   sort         SortWriter and MergeSorted over 4 tasks, 4 partitions, 1 M lines of 100 bytes           | top-byte buckets, std::sort, gather
+//   merge        MergeAggregates of what four such map tasks wrote, 16 partitions                        | the entries of four tables into
+//                one
+//   sort         SortWriter and MergeSorted over 4 tasks, 4 partitions, 1 M lines of 100 bytes           | top-byte buckets, std::sort,
+//                gather
 //
 // usage: micro_operators [MIB_OF_TEXT] [ROUNDS] [wc|sort]
 #include <algorithm>
@@ -331,7 +333,8 @@ std::uint64_t FloorSort(const std::string& lines) {
   }
   char* out = out_memory.data();
   for (int b = 0; b < 256; ++b) {
-    std::sort(keys + begin[b], keys + begin[b + 1], [](const Key& x, const Key& y) { return x.high != y.high ? x.high < y.high : x.low < y.low; });
+    std::sort(keys + begin[b], keys + begin[b + 1],
+              [](const Key& x, const Key& y) { return x.high != y.high ? x.high < y.high : x.low < y.low; });
     for (std::size_t k = begin[b]; k < begin[b + 1]; ++k, out += kLine) std::memcpy(out, &lines[keys[k].index * kLine], kLine);
   }
   return Checksum64(std::string_view(out_memory.data(), lines.size()));
@@ -359,14 +362,15 @@ std::uint64_t RopewalkSort(const std::string& lines) {
   HugeBuffer out_memory = ProcessPages().Take(lines.size());
   char* out = out_memory.data();
   for (std::uint32_t p = 0; p < kTasks; ++p) {
-    Status status = dag::MergeSorted<std::string, dag::Nothing>(context, input, p, kTasks, Order(), [&](std::span<const std::string_view> batch) -> Status {
-      for (std::string_view line : batch) {
-        std::memcpy(out, line.data(), line.size());
-        out[line.size()] = '\n';
-        out += line.size() + 1;
-      }
-      return {};
-    });
+    Status status = dag::MergeSorted<std::string, dag::Nothing>(context, input, p, kTasks, Order(),
+                                                                [&](std::span<const std::string_view> batch) -> Status {
+                                                                  for (std::string_view line : batch) {
+                                                                    std::memcpy(out, line.data(), line.size());
+                                                                    out[line.size()] = '\n';
+                                                                    out += line.size() + 1;
+                                                                  }
+                                                                  return {};
+                                                                });
     if (!status.ok()) std::abort();
   }
   return Checksum64(std::string_view(out_memory.data(), lines.size()));

@@ -4,8 +4,8 @@
 usage: run.py [--build build] [--size smoke|small|full] [--only NAME,...] [--repetitions N] [--peers all|none] [--json FILE]
 
 Each repetition runs every contestant of a work once, one after the other, the first one changing from repetition to repetition; a ratio is
-the median of the repetitions' own ratios. Inputs are warm in the page cache. Every output is compared with the floor's by hash. User programs
-are compiled outside the tree by find_package(Ropewalk) against `cmake --install`. Inputs, prefix and build lie below
+the median of the repetitions' own ratios. Inputs are warm in the page cache. Every output is compared with the floor's by hash.
+User programs are compiled outside the tree by find_package(Ropewalk) against `cmake --install`. Inputs, prefix and build lie below
 $ROPEWALK_BENCH_DIR (default: ~/.cache/ropewalk-bench); nothing is written into the repository.
 """
 
@@ -114,7 +114,8 @@ def run_once(contestant, source, output, threads):
         stdout.close()
     if done.returncode != 0:
         sys.exit(
-            f"error[BENCH02] {contestant.name}: {' '.join(command)} exited {done.returncode}\n{done.stderr.decode(errors='replace')[-3000:]}"
+            f"error[BENCH02] {contestant.name}: {' '.join(command)} exited {done.returncode}\n"
+            f"{done.stderr.decode(errors='replace')[-3000:]}"
         )
     return seconds
 

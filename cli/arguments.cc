@@ -73,11 +73,7 @@ class Parser {
   // A flag that sets a configuration key.
   void Key(CLI::App* app, const std::string& flag, const std::string& key, const std::string& type, const std::string& help) {
     app->add_option_function<std::string>(
-           flag,
-           [this, flag, key](const std::string& value) {
-             out_->flags.push_back({key, value, "flag " + flag});
-           },
-           help)
+           flag, [this, flag, key](const std::string& value) { out_->flags.push_back({key, value, "flag " + flag}); }, help)
         ->type_name(type);
   }
   void ForJob(CLI::App* app, const std::string& flag, const std::string& variable, const std::string& type, const std::string& help) {

@@ -9,9 +9,9 @@
 
 #include "cli/dev_cluster.h"
 #include "cli/settings.h"
+#include "master/daemon/master.h"
 #include "rpc/address.h"
 #include "storage/io_error.h"
-#include "master/daemon/master.h"
 #include "worker/daemon/worker.h"
 
 namespace ropewalk::cli {

@@ -1,15 +1,15 @@
 // How values of user types become bytes and come back.
 //
-// Codec<T> exists for: arithmetic types and enums; std::string; std::pair, tuple, array, vector, optional, map, set and their unordered kin;
-// trivially copyable types without padding and pointers (their own bytes); aggregate structs (field by field, through Boost.PFR); and types
-// with a codec of their own, which is two functions in the type's namespace:
+// Codec<T> exists for: arithmetic types and enums; std::string; std::pair, tuple, array, vector, optional, map, set and their unordered
+// kin; trivially copyable types without padding and pointers (their own bytes); aggregate structs (field by field, through Boost.PFR); and
+// types with a codec of their own, which is two functions in the type's namespace:
 //
 //     void RopewalkEncode(const Point& point, ropewalk::ByteWriter& out);
 //     void RopewalkDecode(ropewalk::ByteReader& in, Point& point);       // `in` holds exactly what was encoded; a short one gives zeros
 //
-// Three faces of a type:  T, what the user named;  Owned<T>, what may be kept (string_view becomes string);  View<T>, the flow type in which
-// records travel between operators: strings inside pair, tuple and optional are string_views into the bytes they were read from, everything
-// else is owned.
+// Three faces of a type:  T, what the user named;  Owned<T>, what may be kept (string_view becomes string);  View<T>, the flow type in
+// which records travel between operators: strings inside pair, tuple and optional are string_views into the bytes they were read from,
+// everything else is owned.
 //
 // Keys are compared and hashed as bytes, so WriteKey makes equal keys equal bytes: -0.0 becomes 0.0, every NaN the same one, unordered
 // containers are written in the order of their bytes. Values keep their bits.
@@ -97,8 +97,8 @@ inline constexpr bool kIsRaw =
       !kIsTuple<T> && !kIsArray<T> && !kIsSpan<T> && !kIs<T, std::optional> && !std::is_same_v<T, std::string_view>));
 
 template <class T>
-inline constexpr bool kIsStruct = !HasUserCodec<T> && !kIsRaw<T> && std::is_class_v<T> && std::is_aggregate_v<T> && !kIsArray<T> &&
-                                  !std::is_same_v<T, Nothing>;
+inline constexpr bool kIsStruct =
+    !HasUserCodec<T> && !kIsRaw<T> && std::is_class_v<T> && std::is_aggregate_v<T> && !kIsArray<T> && !std::is_same_v<T, Nothing>;
 
 template <class T>
 struct Storable;
@@ -326,9 +326,8 @@ struct TupleCodec {
   template <class X>
   static std::size_t Size(const X& x) {
     if constexpr (kFixed) return kFixedBytes;
-    return Fold(Indices(), [&]<std::size_t... i>(std::index_sequence<i...>) {
-      return (std::size_t(0) + ... + Codec<M>::Size(std::get<i>(x)));
-    });
+    return Fold(Indices(),
+                [&]<std::size_t... i>(std::index_sequence<i...>) { return (std::size_t(0) + ... + Codec<M>::Size(std::get<i>(x))); });
   }
   template <class X>
   static char* Write(const X& x, char* at) {
@@ -355,9 +354,8 @@ struct TupleCodec {
     Fold(Indices(), [&]<std::size_t... i>(std::index_sequence<i...>) { (Codec<M>::Assign(&std::get<i>(*to), std::get<i>(from)), ...); });
   }
   static std::size_t HeapBytes(const T& x) {
-    return Fold(Indices(), [&]<std::size_t... i>(std::index_sequence<i...>) {
-      return (std::size_t(0) + ... + Codec<M>::HeapBytes(std::get<i>(x)));
-    });
+    return Fold(Indices(),
+                [&]<std::size_t... i>(std::index_sequence<i...>) { return (std::size_t(0) + ... + Codec<M>::HeapBytes(std::get<i>(x))); });
   }
 
  private:

@@ -6,11 +6,12 @@
 // Calls only record a plan; an *action* (Collect, Count, WriteText...) runs it and blocks until its result is there. A failed action ends
 // the program with the job's error.
 //
-// Lambdas are captured by value and copied for each attempt of a task. A lambda gets `const T&`, or std::string_view where T is that (lines,
-// words): a view is valid during the call only; whatever is kept by a shuffle, cache or action is copied and owned (Owned<T>: string).
+// Lambdas are captured by value and copied for each attempt of a task. A lambda gets `const T&`, or std::string_view where T is that
+// (lines, words): a view is valid during the call only; whatever is kept by a shuffle, cache or action is copied and owned (Owned<T>:
+// string).
 //
-// What shuffles, caches, unions and Collect see must be of a type that Ropewalk can encode (dag/codec.h); between chained lambdas any copyable
-// type will do. So operators that store say `auto`: their types are looked at when they are called, not when a dataset is named.
+// What shuffles, caches, unions and Collect see must be of a type that Ropewalk can encode (dag/codec.h); between chained lambdas any
+// copyable type will do. So operators that store say `auto`: their types are looked at when they are called, not when a dataset is named.
 //
 // Dataset<T, Pipe> carries the callables that were chained since the last shuffle in its type, so that they are fused; it converts to
 // Dataset<T> wherever a name for the type is needed: `Dataset<std::pair<Page, double>> ranks = links.MapValues(...)`.
@@ -79,9 +80,9 @@ class Dataset {
 
   // Forgets the pipe (and whether strings are views): Dataset<T> is then a type that can be named and assigned.
   template <class U, class OtherPipe>
-  requires(!std::is_same_v<Dataset<U, OtherPipe>, Dataset> && std::is_same_v<View<U>, typename Pipe::Flow> &&
-           std::is_same_v<Pipe, IdentityPipe<View<T>>>)
-      Dataset(const Dataset<U, OtherPipe>& other, Site site = Site::Here())  // NOLINT: implicit by design
+    requires(!std::is_same_v<Dataset<U, OtherPipe>, Dataset> && std::is_same_v<View<U>, typename Pipe::Flow> &&
+             std::is_same_v<Pipe, IdentityPipe<View<T>>>)
+  Dataset(const Dataset<U, OtherPipe>& other, Site site = Site::Here())  // NOLINT: implicit by design
       : Dataset(other.Erase(site)) {}
 
   // ---- one record at a time ------------------------------------------------------------------------------------------------------
@@ -253,9 +254,9 @@ class Dataset {
 
   // ---- order -------------------------------------------------------------------------------------------------------------------------
 
-  // All records in the order of key(record), over all partitions: part 0 holds the first, the last part the last; equal keys stay in the order of
-  // the input and may be divided over partitions. Text is ordered by its bytes (LC_ALL=C), floats with NaN last, pairs and tuples member by
-  // member, other types by their operator<. `SortBy(&Visit::seconds, {.descending = true})`.
+  // All records in the order of key(record), over all partitions: part 0 holds the first, the last part the last; equal keys stay in the
+  // order of the input and may be divided over partitions. Text is ordered by its bytes (LC_ALL=C), floats with NaN last, pairs and tuples
+  // member by member, other types by their operator<. `SortBy(&Visit::seconds, {.descending = true})`.
   template <class KeyFn>
   auto SortBy(KeyFn key, SortByOptions options = {}, Site site = Site::Here()) const {
     CheckCallable<KeyFn>();
@@ -334,13 +335,12 @@ class Dataset {
   // The n largest records, largest first; equal ones in the order of the input.
   std::vector<Owned<T>> Top(std::size_t n, Site site = Site::Here()) const {
     static_assert(std::totally_ordered<Owned<T>>, "Top(n): the records have no operator<; use Top(n, key)");
-    return Top(
-        n, [](const Owned<T>& record) { return record; }, site);
+    return Top(n, [](const Owned<T>& record) { return record; }, site);
   }
   // The n records with the largest key(record), largest first.
   template <class KeyFn>
-  requires std::is_invocable_v < KeyFn&, const Owned<T>
-  & > std::vector<Owned<T>> Top(std::size_t n, KeyFn key, Site site = Site::Here()) const {
+    requires std::is_invocable_v<KeyFn&, const Owned<T>&>
+  std::vector<Owned<T>> Top(std::size_t n, KeyFn key, Site site = Site::Here()) const {
     CheckStored<Owned<T>>();
     CheckCallable<KeyFn>();
     auto make = [n, key](const TaskContext& context) { return TopAccumulator<Owned<T>, T, KeyFn>(context, n, key); };
@@ -354,8 +354,7 @@ class Dataset {
     static_assert(
         requires(const S& a, const Owned<T>& b) {
           { a + b } -> std::convertible_to<S>;
-        },
-        "Sum: the records have no operator+");
+        }, "Sum: the records have no operator+");
     S sum{};
     for (const S& part : RunResult<S>("Sum", site, 0, [](const TaskContext&) { return SumAccumulator<S, T>(); })) sum = sum + part;
     return sum;

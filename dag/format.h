@@ -1,5 +1,5 @@
-// How WriteText writes a record: strings as they are; numbers in the shortest form that reads back; pairs and tuples with tabs between their
-// members; vectors and the like with spaces; optional as its value or nothing; other types by their operator<<. A newline follows.
+// How WriteText writes a record: strings as they are; numbers in the shortest form that reads back; pairs and tuples with tabs between
+// their members; vectors and the like with spaces; optional as its value or nothing; other types by their operator<<. A newline follows.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -20,19 +20,14 @@ namespace ropewalk::dag {
 
 namespace format_internal {
 template <class T>
-concept Tuplelike = requires {
-  std::tuple_size<T>::value;
-}
-&&!requires(const T& t) { t.begin(); };
+concept Tuplelike = requires { std::tuple_size<T>::value; } && !requires(const T& t) { t.begin(); };
 template <class T>
 concept Ranged = requires(const T& t) {
   t.begin();
   t.end();
 };
 template <class T>
-concept Streamed = requires(std::ostream& out, const T& t) {
-  out << t;
-};
+concept Streamed = requires(std::ostream& out, const T& t) { out << t; };
 template <class T>
 inline constexpr bool kIsOptional = false;
 template <class T>
@@ -68,8 +63,9 @@ void FormatTo(std::string* out, const T& value) {
     text << value;
     out->append(text.view());
   } else if constexpr (Tuplelike<T>) {
-    [&]<std::size_t... i>(std::index_sequence<i...>) { ((i > 0 ? out->push_back('\t') : void(), FormatTo(out, std::get<i>(value))), ...); }
-    (std::make_index_sequence<std::tuple_size<T>::value>());
+    [&]<std::size_t... i>(std::index_sequence<i...>) {
+      ((i > 0 ? out->push_back('\t') : void(), FormatTo(out, std::get<i>(value))), ...);
+    }(std::make_index_sequence<std::tuple_size<T>::value>());
   } else if constexpr (Ranged<T>) {
     bool first = true;
     for (const auto& element : value) {

@@ -1,4 +1,5 @@
-// MapReduce for those who think in it, as a thin name for what Dataset does. The result is a dataset: chained jobs touch no storage between.
+// MapReduce for those who think in it, as a thin name for what Dataset does. The result is a dataset: chained jobs touch no storage
+// between.
 //
 //   mapper    fn(record, Emit<std::pair<Key, Value>> emit), or fn(record) that returns a range of pairs
 //   combiner  Value(Value, Value), or void(Value&, const Value&); NoCombiner where there is none

@@ -35,7 +35,8 @@ class Emit {
   void operator()(const U& item) const { call_(object_, item); }
   // emit(key, value) for emit({key, value}).
   template <class A, class... B>
-  requires(sizeof...(B) > 0 && std::is_constructible_v<U, A, B...>) void operator()(A&& a, B&&... b) const {
+    requires(sizeof...(B) > 0 && std::is_constructible_v<U, A, B...>)
+  void operator()(A&& a, B&&... b) const {
     call_(object_, U(std::forward<A>(a), std::forward<B>(b)...));
   }
 
@@ -65,7 +66,7 @@ struct SecondParameter<R (C::*)(A, B)> : SecondParameter<R (*)(A, B)> {};
 template <class C, class R, class A, class B>
 struct SecondParameter<R (C::*)(A, B) const> : SecondParameter<R (*)(A, B)> {};
 template <class Fn>
-requires requires { &Fn::operator(); }
+  requires requires { &Fn::operator(); }
 struct SecondParameter<Fn> : SecondParameter<decltype(&Fn::operator())> {};
 
 template <class T>

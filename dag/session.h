@@ -58,8 +58,8 @@ class Session {
   Session(Session&&) noexcept = default;
   Session& operator=(Session&&) = delete;
 
-  // Lines of text files: paths, folders (all files below), globs; .gz and .zst are decompressed. Lines end at '\n', which is not part of them.
-  // Views are valid while a lambda sees them. The listing is made once, by the driver; missing input ends the job.
+  // Lines of text files: paths, folders (all files below), globs; .gz and .zst are decompressed. Lines end at '\n', which is not part of
+  // them. Views are valid while a lambda sees them. The listing is made once, by the driver; missing input ends the job.
   Dataset<std::string_view> ReadLines(InputPaths paths, Site site = Site::Here());
 
   // Records of sizeof(T) bytes each, as they lie in uncompressed files whose size is a multiple of it. T is trivially copyable:

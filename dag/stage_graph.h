@@ -39,12 +39,12 @@ enum class StageOutput : std::uint8_t {
 
 struct Stage {
   StageId id;
-  std::string name;           // "ReadLines > FlatMap > CountByKey (word_count.cc:9)"
-  std::uint32_t tasks = 0;    // 0 is legal: empty input
+  std::string name;         // "ReadLines > FlatMap > CountByKey (word_count.cc:9)"
+  std::uint32_t tasks = 0;  // 0 is legal: empty input
   StageOutput output = StageOutput::kSegment;
-  std::vector<StageInput> inputs;            // of stages that are earlier in the plan
-  std::vector<std::uint64_t> input_bytes;    // size hint for each task (0: unknown); empty or `tasks` long
-  std::uint64_t fingerprint = 0;             // operators, types, parents, source lines, padding-free captures
+  std::vector<StageInput> inputs;          // of stages that are earlier in the plan
+  std::vector<std::uint64_t> input_bytes;  // size hint for each task (0: unknown); empty or `tasks` long
+  std::uint64_t fingerprint = 0;           // operators, types, parents, source lines, padding-free captures
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 

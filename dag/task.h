@@ -98,17 +98,17 @@ class SpillSpace {
 };
 
 // Which input record is being worked on, so that a crash can name it. One for each slot of an executor; it lies in memory that outlives
-// the process (the executor maps the daemon's file of `slots` cursors). Operators write `split`, `offset` (relaxed: for each batch, for each
-// record when `precise_cursor`) and SetSource(); the task runner writes who runs in the slot; the executor's crash handler writes `signal`
-// in the slot of the thread that crashed, since with several slots the exit status alone does not say whose task it was.
+// the process (the executor maps the daemon's file of `slots` cursors). Operators write `split`, `offset` (relaxed: for each batch, for
+// each record when `precise_cursor`) and SetSource(); the task runner writes who runs in the slot; the executor's crash handler writes
+// `signal` in the slot of the thread that crashed, since with several slots the exit status alone does not say whose task it was.
 struct RecordCursor {
-  std::atomic<std::uint64_t> split{0};    // the task's index in its stage
-  std::atomic<std::uint64_t> offset{0};   // byte offset in the file as stored, or the record's index
-  std::atomic<std::uint64_t> stage{0};    // 0: the slot is idle
+  std::atomic<std::uint64_t> split{0};   // the task's index in its stage
+  std::atomic<std::uint64_t> offset{0};  // byte offset in the file as stored, or the record's index
+  std::atomic<std::uint64_t> stage{0};   // 0: the slot is idle
   std::atomic<std::uint32_t> task{0};
   std::atomic<std::uint32_t> attempt{0};
-  std::atomic<std::uint32_t> signal{0};   // 0: this slot did not crash
-  char source[476] = {};                  // path of the file being read, its tail when too long, NUL-terminated; empty: not a file
+  std::atomic<std::uint32_t> signal{0};  // 0: this slot did not crash
+  char source[476] = {};                 // path of the file being read, its tail when too long, NUL-terminated; empty: not a file
 
   void SetSource(std::string_view path) {
     if (path.size() >= sizeof(source)) path.remove_prefix(path.size() - (sizeof(source) - 1));
@@ -131,21 +131,21 @@ struct TaskInput {
   StageId stage;
   InputPattern pattern = InputPattern::kAllToAll;
   std::uint32_t first_task = 0;
-  std::vector<SegmentRef> segments;   // kAllToAll: of all tasks, in task order. kOneToOne: the one that this task reads, or none
-  std::vector<std::string> values;    // kGather: of all tasks, in task order
-  std::vector<TaskAttempt> winners;   // kGather: the attempt behind each value
+  std::vector<SegmentRef> segments;  // kAllToAll: of all tasks, in task order. kOneToOne: the one that this task reads, or none
+  std::vector<std::string> values;   // kGather: of all tasks, in task order
+  std::vector<TaskAttempt> winners;  // kGather: the attempt behind each value
 };
 
 struct TaskContext {
   TaskAttempt id;
   const Settings* settings = nullptr;
-  std::vector<TaskInput> inputs;      // one for each Stage::inputs, in that order
+  std::vector<TaskInput> inputs;  // one for each Stage::inputs, in that order
   BlockReader* blocks = nullptr;
   BlockWriter* segments = nullptr;
   SpillSpace* spill = nullptr;
   TaskProgress* progress = nullptr;
   RecordCursor* cursor = nullptr;
-  bool precise_cursor = false;        // set for retries: name the record, not the batch
+  bool precise_cursor = false;                   // set for retries: name the record, not the batch
   const std::atomic<bool>* cancelled = nullptr;  // look at it once a batch; then return kCancelled
 
   bool Cancelled() const { return cancelled != nullptr && cancelled->load(std::memory_order_relaxed); }

@@ -42,12 +42,8 @@ int main(int argc, char** argv) {
   std::vector<Point> centres = points.Take(static_cast<std::size_t>(std::atoi(argv[2])));
   for (int round = 0; round < std::atoi(argv[3]); ++round) {
     auto current = job.Broadcast(centres);
-    auto clusters = points.Map([current](const Point& p) {
-                            return std::pair(Nearest(*current, p), Cluster{p.x, p.y, 1});
-                          })
-                        .ReduceByKey([](const Cluster& a, const Cluster& b) {
-                          return Cluster{a.x + b.x, a.y + b.y, a.points + b.points};
-                        });
+    auto clusters = points.Map([current](const Point& p) { return std::pair(Nearest(*current, p), Cluster{p.x, p.y, 1}); })
+                        .ReduceByKey([](const Cluster& a, const Cluster& b) { return Cluster{a.x + b.x, a.y + b.y, a.points + b.points}; });
     for (const auto& [i, c] : clusters.Collect()) {
       auto n = static_cast<double>(c.points);
       centres[i] = {c.x / n, c.y / n};

@@ -99,8 +99,8 @@ void OnTerminate() {
     } catch (...) {
       thrown = task::DescribeCurrentException();
     }
-    border->fail(Status(Code::kUserError, "USER03", "main threw " + thrown, "an exception left main, or a function that promised to throw none",
-                        "catch it in main, or mend what threw it"));
+    border->fail(Status(Code::kUserError, "USER03", "main threw " + thrown,
+                        "an exception left main, or a function that promised to throw none", "catch it in main, or mend what threw it"));
   }
   if (border != nullptr && border->next != nullptr) border->next();
   std::abort();

@@ -1,5 +1,5 @@
-// Turns the first SIGINT or SIGTERM into a call on a thread of its own, where anything may be done; the second one kills the process, since the
-// handler is gone by then.
+// Turns the first SIGINT or SIGTERM into a call on a thread of its own, where anything may be done; the second one kills the process, since
+// the handler is gone by then.
 //
 // Thread rule: made and destroyed on main's thread; the callback runs on the watch's thread.
 #pragma once

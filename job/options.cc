@@ -37,7 +37,7 @@ Status ParseSwitch(const std::string& source, const std::string& text, bool* out
 
 // One setting, from wherever it came; `source` is the flag or variable as the user knows it.
 struct Setting {
-  const char* flag;      // nullptr: no flag
+  const char* flag;  // nullptr: no flag
   const char* variable;
   bool needs_value;
   Status (*apply)(const std::string& source, const std::string& text, JobOptions* options);
@@ -67,7 +67,9 @@ const Setting kSettings[] = {
        return Status();
      }},
     {"--partitions", "ROPEWALK_PARTITIONS", true,
-     [](const std::string& source, const std::string& text, JobOptions* o) { return ParseCount(source, text, kPartitionsMax, &o->partitions); }},
+     [](const std::string& source, const std::string& text, JobOptions* o) {
+       return ParseCount(source, text, kPartitionsMax, &o->partitions);
+     }},
     {"--verify", "ROPEWALK_VERIFY", true,
      [](const std::string& source, const std::string& text, JobOptions* o) { return ParseSwitch(source, text, &o->verify); }},
     {nullptr, "ROPEWALK_OUTPUT", true,
@@ -76,7 +78,8 @@ const Setting kSettings[] = {
        o->output = text == "table" ? OutputForm::kTable : text == "json" ? OutputForm::kJson : OutputForm::kJsonLines;
        return Status();
      }},
-    {nullptr, "ROPEWALK_EVENT_LOG", true, [](const std::string&, const std::string& text, JobOptions* o) { return o->event_log = text, Status(); }},
+    {nullptr, "ROPEWALK_EVENT_LOG", true,
+     [](const std::string&, const std::string& text, JobOptions* o) { return o->event_log = text, Status(); }},
     {nullptr, "ROPEWALK_ENV", true,
      [](const std::string&, const std::string& text, JobOptions* o) {
        for (std::size_t at = 0; at < text.size();) {
@@ -128,7 +131,8 @@ Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& env
       break;
     }
     std::string_view flag = std::string_view(arg).substr(0, arg.find('='));
-    const Setting* setting = std::find_if(std::begin(kSettings), std::end(kSettings), [&](const Setting& s) { return s.flag != nullptr && flag == s.flag; });
+    const Setting* setting =
+        std::find_if(std::begin(kSettings), std::end(kSettings), [&](const Setting& s) { return s.flag != nullptr && flag == s.flag; });
     if (i == 0 || setting == std::end(kSettings)) {
       kept.push_back(arg);
       continue;

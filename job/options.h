@@ -33,8 +33,8 @@ struct JobOptions {
   std::string token_file;
   bool detach = false;
   std::string name;
-  std::uint32_t threads = 0;        // 0: all cores
-  std::uint64_t memory_bytes = 0;   // 0: half of the machine's
+  std::uint32_t threads = 0;       // 0: all cores
+  std::uint64_t memory_bytes = 0;  // 0: half of the machine's
   std::uint32_t partitions = 0;
   bool verify = true;
   OutputForm output = OutputForm::kTable;
@@ -45,8 +45,8 @@ struct JobOptions {
 
 using Getenv = std::function<const char*(const char*)>;
 
-// Takes our flags out of `args` (up to a "--", which stays) and reads the environment. `args[0]` is the program. kInvalid CFG01 names the flag
-// or variable. An executor's arguments are left alone: its client took them out already.
+// Takes our flags out of `args` (up to a "--", which stays) and reads the environment. `args[0]` is the program. kInvalid CFG01 names the
+// flag or variable. An executor's arguments are left alone: its client took them out already.
 Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& environment);
 
 // 536870912 of "512M": decimal digits and at most one of K, M, G, T (powers of 1024, "MiB" and "MB" too); nullopt for anything else.

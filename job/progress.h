@@ -9,10 +9,10 @@
 namespace ropewalk::job {
 
 struct ProgressState {
-  std::string name;              // of the action
+  std::string name;  // of the action
   std::uint32_t tasks = 0, done = 0, running = 0;
-  std::uint64_t bytes_in = 0;    // 0: not shown
-  std::string note;              // "waiting for a worker"
+  std::uint64_t bytes_in = 0;  // 0: not shown
+  std::string note;            // "waiting for a worker"
 };
 
 class ProgressLine {

@@ -24,8 +24,7 @@ struct ActionState {
   std::shared_ptr<const std::vector<std::string>> values;
 
   explicit ActionState(dag::Action* action) {
-    for (auto& [stage, program] : action->programs)
-      programs.emplace(stage, std::make_shared<const dag::StageProgram>(std::move(program)));
+    for (auto& [stage, program] : action->programs) programs.emplace(stage, std::make_shared<const dag::StageProgram>(std::move(program)));
     for (const dag::Stage& stage : action->plan.stages) names.emplace(stage.id, stage.name);
   }
 

@@ -11,7 +11,8 @@
 namespace ropewalk::rpc {
 
 Result<HostPort> ParseHostPort(const std::string& address) {
-  const Status bad(Code::kInvalid, "NET02", "address \"" + address + "\"", "it is not host:port", "write it like 127.0.0.1:7077 or [::1]:7077");
+  const Status bad(Code::kInvalid, "NET02", "address \"" + address + "\"", "it is not host:port",
+                   "write it like 127.0.0.1:7077 or [::1]:7077");
   const std::size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) return bad;
   HostPort out;

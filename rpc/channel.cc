@@ -35,7 +35,9 @@ class Deadline {
   Clock::time_point at_;
 };
 
-Status Gone(std::string why) { return {Code::kUnavailable, "NET03", "the connection ended", std::move(why), "is the other side still running?"}; }
+Status Gone(std::string why) {
+  return {Code::kUnavailable, "NET03", "the connection ended", std::move(why), "is the other side still running?"};
+}
 
 // True when `fd` has one of `events` (or an error to be read); false when the time is over.
 Result<bool> WaitFor(int fd, short events, int timeout_ms) {
@@ -141,7 +143,8 @@ Result<std::unique_ptr<Channel>> Channel::Connect(const std::string& address, co
   const auto unavailable = [&](const Status& status) {
     if (status.code() != Code::kUnavailable && status.code() != Code::kDeadlineExceeded) return status.WithContext(address);
     const bool silent = status.code() == Code::kDeadlineExceeded;
-    return Status(Code::kUnavailable, "NET01", "no greeting from " + address, silent ? "it took the connection and said nothing" : status.why(),
+    return Status(Code::kUnavailable, "NET01", "no greeting from " + address,
+                  silent ? "it took the connection and said nothing" : status.why(),
                   "is it a ropewalk master? it may be starting, or have too many connections: try again");
   };
   const std::string nonce = NewNonce();
@@ -150,7 +153,8 @@ Result<std::unique_ptr<Channel>> Channel::Connect(const std::string& address, co
   if (!frame.ok()) return unavailable(frame.status());
   ASSIGN_OR_RETURN(AuthChallenge challenge, DecodeAuthChallenge(frame->payload));
   if (!EqualInConstantTime(challenge.proof, AuthProof(token, "server", role, nonce, challenge.nonce))) {
-    return Status(Code::kUnauthenticated, "AUTH01", address + " does not know our token", "the token is of another cluster, or it is not our master",
+    return Status(Code::kUnauthenticated, "AUTH01", address + " does not know our token",
+                  "the token is of another cluster, or it is not our master",
                   "give the master's token file with --token-file or ROPEWALK_TOKEN_FILE");
   }
   RETURN_IF_ERROR(channel->Send(FrameKind::kAuth, AuthProof(token, "client", role, nonce, challenge.nonce)));
@@ -161,8 +165,8 @@ Result<std::unique_ptr<Channel>> Channel::Connect(const std::string& address, co
                   "give the master's token file with --token-file or ROPEWALK_TOKEN_FILE");
   }
   if (frame->kind != FrameKind::kAuthOk) {
-    return Status(Code::kVersionSkew, "RPC03", address + " answered our proof with something else", "it speaks another version of the protocol",
-                  "run the same version of ropewalk on both sides");
+    return Status(Code::kVersionSkew, "RPC03", address + " answered our proof with something else",
+                  "it speaks another version of the protocol", "run the same version of ropewalk on both sides");
   }
   return channel;
 }
@@ -197,7 +201,8 @@ Result<Frame> Channel::Receive(int timeout_ms) {
     const int left = deadline.left_ms();
     ASSIGN_OR_RETURN(bool ready, WaitFor(impl_->fd, POLLIN, left));
     if (!ready) {
-      return Status(Code::kDeadlineExceeded, "NET04", "no message within " + std::to_string(timeout_ms) + " ms", "the other side is busy or gone", "");
+      return Status(Code::kDeadlineExceeded, "NET04", "no message within " + std::to_string(timeout_ms) + " ms",
+                    "the other side is busy or gone", "");
     }
   }
 }

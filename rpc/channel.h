@@ -4,8 +4,8 @@
 //   frame = magic 'R','W','1',kind u8 | length u32 le | checksum u32 le | payload
 //   checksum = low half of XXH3 of the payload, xor kind * 0x9e3779b9
 //
-// Limits: 4 KiB before authentication, 4 MiB after (checked from the header, before anything is allocated). A payload above 1 MiB travels as
-// fragments that Receive() joins again, up to kMessageBytesMax: memory grows with what has come, never with what was announced.
+// Limits: 4 KiB before authentication, 4 MiB after (checked from the header, before anything is allocated). A payload above 1 MiB travels
+// as fragments that Receive() joins again, up to kMessageBytesMax: memory grows with what has come, never with what was announced.
 //
 // Thread rule: Send() may be called from any thread (a mutex keeps frames whole); Receive() from one thread at a time.
 #pragma once
@@ -20,9 +20,9 @@
 namespace ropewalk::rpc {
 
 enum class FrameKind : std::uint8_t {
-  kAuth = 1,      // both sides prove that they have the token, neither shows it (rpc/frame.h); the first frames on every TCP connection
+  kAuth = 1,  // both sides prove that they have the token, neither shows it (rpc/frame.h); the first frames on every TCP connection
   kAuthOk = 2,
-  kRequest = 3,   // one serialised message; which one depends on the conversation
+  kRequest = 3,  // one serialised message; which one depends on the conversation
   kResponse = 4,
   kMessage = 5,   // one way
   kFragment = 6,  // a piece of a larger payload; the frame that ends it says the kind. Never seen by users of Channel

@@ -3,9 +3,9 @@
 #include <chrono>
 #include <utility>
 
+#include <glog/logging.h>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
-#include <glog/logging.h>
 
 #include "rpc/asio_loop.h"
 

@@ -17,7 +17,7 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  void Run();   // until Stop()
+  void Run();  // until Stop()
   void Stop();
   // `work` runs after everything that is ready now: what is posted while a burst of messages is handled sees the whole burst.
   void Post(std::function<void()> work);
@@ -25,14 +25,14 @@ class EventLoop {
   using TimerId = std::uint64_t;  // 0: none
   TimerId At(std::int64_t time_ms, std::function<void()> work);
   TimerId After(std::int64_t delay_ms, std::function<void()> work);
-  void Cancel(TimerId timer);     // unknown or fired ones are ignored
+  void Cancel(TimerId timer);  // unknown or fired ones are ignored
 
   // From now on these signals call `handler` on the loop instead of their default.
   void OnSignals(const std::vector<int>& signals, std::function<void(int)> handler);
 
-  static std::int64_t NowMs();    // monotonic, never 0
+  static std::int64_t NowMs();  // monotonic, never 0
 
-  struct Impl;                    // rpc/asio_loop.h, for the .cc files of rpc/
+  struct Impl;  // rpc/asio_loop.h, for the .cc files of rpc/
   Impl& impl() { return *impl_; }
 
  private:

@@ -51,11 +51,11 @@ class FrameDecoder {
   Status Fail(Status status);
 
   Limits limits_;
-  std::string buffer_;       // bytes [begin_, end_) have come and are not decoded
+  std::string buffer_;  // bytes [begin_, end_) have come and are not decoded
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   std::size_t wanted_ = kFrameHeaderBytes;  // of the frame in progress, header included
-  std::string joined_;       // fragments so far
+  std::string joined_;                      // fragments so far
   Status failed_;
 };
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include <glog/logging.h>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -12,7 +13,6 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
-#include <glog/logging.h>
 
 #include "rpc/address.h"
 #include "rpc/asio_loop.h"
@@ -43,14 +43,14 @@ struct Connection {
   Peer peer;
   RoleLimits limits;
   bool authenticated = false;
-  bool closing = false;   // send what is queued, then end
+  bool closing = false;  // send what is queued, then end
   bool ended = false;
   Status reason;
   std::int64_t heard_ms = 0;
-  std::string queue;       // framed bytes that wait for the write in flight
+  std::string queue;  // framed bytes that wait for the write in flight
   std::size_t in_flight_bytes = 0;
   bool writing = false;
-  Timer wake_reader;       // never fires: cancelling it wakes the reading coroutine
+  Timer wake_reader;  // never fires: cancelling it wakes the reading coroutine
   std::size_t queued_bytes() const { return queue.size() + in_flight_bytes; }
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
@@ -59,11 +59,15 @@ using ConnectionPtr = std::shared_ptr<Connection>;
 
 struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
   Impl(EventLoop& l, ServerOptions o, ServerHandler* h)
-      : loop(&l), options(std::move(o)), handler(h), acceptor(l.impl().context.get_executor()), accept_pause(l.impl().context.get_executor()) {}
+      : loop(&l),
+        options(std::move(o)),
+        handler(h),
+        acceptor(l.impl().context.get_executor()),
+        accept_pause(l.impl().context.get_executor()) {}
 
   EventLoop* loop;
   ServerOptions options;
-  ServerHandler* handler;   // null once the Server is gone
+  ServerHandler* handler;  // null once the Server is gone
   Acceptor acceptor;
   Timer accept_pause;
   std::string address;
@@ -92,9 +96,10 @@ Status Server::Impl::Listen() {
   ASSIGN_OR_RETURN(std::vector<SocketAddress> candidates, ResolveAddress(options.listen_address));
   for (const SocketAddress& candidate : candidates) {
     if (candidate.is_loopback()) continue;
-    return {Code::kInvalid, "NET05", "refusing to listen on " + options.listen_address,
-            "it can be reached from other machines, and there is no TLS yet: jobs, and with them the right to run code, would travel in clear",
-            "listen on 127.0.0.1 and reach it through a tunnel (ssh -L)"};
+    return {
+        Code::kInvalid, "NET05", "refusing to listen on " + options.listen_address,
+        "it can be reached from other machines, and there is no TLS yet: jobs, and with them the right to run code, would travel in clear",
+        "listen on 127.0.0.1 and reach it through a tunnel (ssh -L)"};
   }
   Error error = boost::asio::error::not_found;
   for (const SocketAddress& candidate : candidates) {
@@ -115,7 +120,8 @@ Status Server::Impl::Listen() {
   TuneSocket(acceptor.native_handle());
   SocketAddress bound;
   bound.size = sizeof bound.storage;
-  if (getsockname(acceptor.native_handle(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.size) == 0) address = ToString(bound.host_port());
+  if (getsockname(acceptor.native_handle(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.size) == 0)
+    address = ToString(bound.host_port());
   return {};
 }
 
@@ -141,7 +147,8 @@ Async<void> Server::Impl::Accept() {
     auto c = std::make_shared<Connection>(std::move(socket), next_id++);
     SocketAddress from;
     from.size = sizeof from.storage;
-    if (getpeername(c->socket.native_handle(), reinterpret_cast<sockaddr*>(&from.storage), &from.size) == 0) c->peer.address = ToString(from.host_port());
+    if (getpeername(c->socket.native_handle(), reinterpret_cast<sockaddr*>(&from.storage), &from.size) == 0)
+      c->peer.address = ToString(from.host_port());
     c->heard_ms = EventLoop::NowMs();
     connections.emplace(c->id, c);
     ++unauthenticated;
@@ -300,7 +307,8 @@ void Server::Impl::ArmSweep() {
 void Server::Impl::Sweep() {
   sweep_timer = 0;
   const std::int64_t now = EventLoop::NowMs();
-  // If this process itself stood still (stopped, swapped, a slow disk), what the peers sent meanwhile is not read yet: the silence was ours.
+  // If this process itself stood still (stopped, swapped, a slow disk), what the peers sent meanwhile is not read yet: the silence was
+  // ours.
   const std::int64_t late_ms = std::max<std::int64_t>(0, now - sweep_due_ms);
   for (auto& [id, c] : connections) {
     if (late_ms > kSweepMs) c->heard_ms = std::min(now, c->heard_ms + late_ms);

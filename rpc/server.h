@@ -1,8 +1,8 @@
 // Listens, authenticates, and passes whole messages to a handler: the asynchronous side of rpc/channel.h for daemons.
 //
 // Limits are enforced here, so that a handler never sees an unauthenticated peer: 4 KiB and a few seconds before authentication, a number
-// of connections, the size of a message, and the bytes queued for a slow reader. While a peer does not take what it is owed, nothing more is
-// read from it; a peer that is pushed to and does not read is cut off at its hard limit.
+// of connections, the size of a message, and the bytes queued for a slow reader. While a peer does not take what it is owed, nothing more
+// is read from it; a peer that is pushed to and does not read is cut off at its hard limit.
 //
 // Thread rule: lives on one EventLoop; all calls from its thread. The handler is called from there, never from inside Send() or Close().
 #pragma once
@@ -36,15 +36,15 @@ class ServerHandler {
 
 struct RoleLimits {
   std::uint64_t message_bytes_max = kFrameBytesMax;
-  std::uint64_t queue_bytes_pause = 4ull << 20;   // above it nothing more is read from this peer
-  std::uint64_t queue_bytes_max = 64ull << 20;    // above it the peer is cut off
-  std::int64_t silence_ms = 15 * 60'000;          // a peer from which nothing came for so long is gone (half-open connections)
+  std::uint64_t queue_bytes_pause = 4ull << 20;  // above it nothing more is read from this peer
+  std::uint64_t queue_bytes_max = 64ull << 20;   // above it the peer is cut off
+  std::int64_t silence_ms = 15 * 60'000;         // a peer from which nothing came for so long is gone (half-open connections)
 };
 
 struct ServerOptions {
   std::string listen_address = "127.0.0.1:7077";  // port 0: any; see address()
   std::string token;
-  std::map<std::string, RoleLimits> roles;        // a peer of another role is refused
+  std::map<std::string, RoleLimits> roles;  // a peer of another role is refused
   std::uint32_t connections_max = 1024;
   std::uint32_t unauthenticated_max = 64;
   std::int64_t handshake_ms = 5'000;

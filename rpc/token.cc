@@ -22,7 +22,8 @@ Status Unusable(const std::string& path, std::string why, std::string fix) {
 }
 
 Status CannotWrite(const std::string& path) {
-  return {Code::kUserError, "AUTH03", "token file " + path + " cannot be written", std::strerror(errno), "name a writable place with --token-file"};
+  return {Code::kUserError, "AUTH03", "token file " + path + " cannot be written", std::strerror(errno),
+          "name a writable place with --token-file"};
 }
 
 bool WriteAll(int fd, std::string_view bytes) {

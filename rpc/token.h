@@ -8,8 +8,8 @@
 
 namespace ropewalk::rpc {
 
-// Reads the token, or writes a fresh one when there is no such file (synced before it is returned; two that start at once end with the same).
-// kUnauthenticated AUTH02: others may read it; kUserError AUTH03: cannot be written.
+// Reads the token, or writes a fresh one when there is no such file (synced before it is returned; two that start at once end with the
+// same). kUnauthenticated AUTH02: others may read it; kUserError AUTH03: cannot be written.
 Result<std::string> ReadOrCreateTokenFile(const std::string& path);
 
 }  // namespace ropewalk::rpc

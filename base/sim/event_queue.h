@@ -1,5 +1,5 @@
-// Virtual time: one queue of things that will happen, ordered by (time, order of arrival). Time moves only by taking the next thing from it, so a
-// run is a function of its seed.
+// Virtual time: one queue of things that will happen, ordered by (time, order of arrival). Time moves only by taking the next thing from
+// it, so a run is a function of its seed.
 //
 // Owner: a simulation. Thread rule: single-threaded.
 #pragma once

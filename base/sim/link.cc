@@ -6,7 +6,11 @@
 namespace ropewalk::sim {
 
 Link::Link(EventQueue* queue, Random random, LinkOptions options)
-    : queue_(queue), random_(random), options_(options), epoch_(std::make_shared<std::uint64_t>(0)), in_flight_(std::make_shared<std::uint64_t>(0)) {}
+    : queue_(queue),
+      random_(random),
+      options_(options),
+      epoch_(std::make_shared<std::uint64_t>(0)),
+      in_flight_(std::make_shared<std::uint64_t>(0)) {}
 
 void Link::Send(std::function<void()> deliver, std::uint64_t bytes) {
   if (options_.drop > 0 && random_.Unit() < options_.drop) return;

@@ -18,7 +18,7 @@ namespace ropewalk::sim {
 struct LinkOptions {
   TimeUs delay_us_min = 50;
   TimeUs delay_us_max = 500;
-  std::uint64_t bytes_per_s = 0;  // 0: bandwidth does not matter
+  std::uint64_t bytes_per_s = 0;                // 0: bandwidth does not matter
   double drop = 0, duplicate = 0, reorder = 0;  // probabilities for each message
 };
 
@@ -41,8 +41,8 @@ class Link {
   EventQueue* queue_;
   Random random_;
   LinkOptions options_;
-  TimeUs busy_until_ = 0;   // of the sender's side: bandwidth
-  TimeUs last_arrival_ = 0; // order
+  TimeUs busy_until_ = 0;    // of the sender's side: bandwidth
+  TimeUs last_arrival_ = 0;  // order
   TimeUs paused_until_ = 0;
   std::shared_ptr<std::uint64_t> epoch_;  // messages of an older epoch were cut
   std::shared_ptr<std::uint64_t> in_flight_;

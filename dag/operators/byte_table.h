@@ -3,11 +3,11 @@
 //   slots:   [low 32 bits of the hash | entry offset / 8]     8 bytes each, open addressing, at most 5/8 full
 //   arena:   {high 32 bits of the hash, key length, payload, key bytes, zeros up to a multiple of 8} ...
 //
-// Entries are packed in the order in which keys were first seen. Frequent keys are seen early, so they lie together at the front and stay in
-// the cache; and a walk over the arena gives an order that is a function of the input alone.
+// Entries are packed in the order in which keys were first seen. Frequent keys are seen early, so they lie together at the front and stay
+// in the cache; and a walk over the arena gives an order that is a function of the input alone.
 //
-// Keys are staged: KeyBatch holds the bytes of up to 64 of them, so that slots and entries can be fetched from memory for all before the first
-// is compared. Staged and stored keys are padded with zeros to whole words, so that comparing them needs no tail.
+// Keys are staged: KeyBatch holds the bytes of up to 64 of them, so that slots and entries can be fetched from memory for all before the
+// first is compared. Staged and stored keys are padded with zeros to whole words, so that comparing them needs no tail.
 //
 // Thread rule: one task.
 #pragma once

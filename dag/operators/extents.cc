@@ -90,7 +90,8 @@ Status PartitionBuffers::Flush() {
   return status_;
 }
 
-SpillParts::SpillParts(SpillSpace* space, TaskProgress* progress, std::uint32_t parts) : space_(space), progress_(progress), files_(parts) {}
+SpillParts::SpillParts(SpillSpace* space, TaskProgress* progress, std::uint32_t parts)
+    : space_(space), progress_(progress), files_(parts) {}
 
 Status SpillParts::Append(std::uint32_t part, std::span<const std::byte> bytes, std::uint64_t records) {
   File& f = files_[part];
@@ -149,7 +150,8 @@ Result<std::optional<Extent>> ShuffleStream::Next() {
 }
 
 Status DamagedExtent(const Extent& extent) {
-  return Status(Code::kDataLoss, "SHUF01", fmt::format("an extent of {} bytes in part {} does not decode", extent.bytes.size(), extent.part),
+  return Status(Code::kDataLoss, "SHUF01",
+                fmt::format("an extent of {} bytes in part {} does not decode", extent.bytes.size(), extent.part),
                 "the bytes that its producer wrote are not records of this type", "the producer is run again");
 }
 

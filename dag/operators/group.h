@@ -2,7 +2,8 @@
 //
 //   map side     ShuffleWriter<K, V>
 //   reduce side  MergeGroups: keeps encoded values in chains of chunks behind each key. When that has grown to Settings::operator_bytes it
-//                goes to spill files by further bits of the hash, which are grouped one after another, recursively. A key that alone holds a
+//                goes to spill files by further bits of the hash, which are grouped one after another, recursively. A key that alone holds
+//                a
 //                quarter of the memory gets a file of its own and is streamed from it: a group may be larger than memory.
 //
 // Owner: a plan node's task program. Thread rule: one task.
@@ -104,8 +105,8 @@ class Values {
     if (records_ != nullptr) reader_.Raw(key_bytes_);
     Codec<V>::Read(reader_, &value_);
     if (!reader_.ok()) {
-      status_ = Status(Code::kDataLoss, "SHUF02", "the values of a group do not decode", "the bytes that their producer wrote are not of this type",
-                       "the producer is run again");
+      status_ = Status(Code::kDataLoss, "SHUF02", "the values of a group do not decode",
+                       "the bytes that their producer wrote are not of this type", "the producer is run again");
       return nullptr;
     }
     return &value_;

@@ -309,8 +309,8 @@ class AggregateMerger {
   std::vector<Record> batch_;
 };
 
-// Merges partition `partition` of all segments of `input`. Sink: Status(std::span<const std::pair<View<K>, View<V>>>), in the order in which
-// keys were first seen (spilled: by spill part). Errors: the sink's, kDataLoss, kUnavailable, kCancelled, and those of the spill.
+// Merges partition `partition` of all segments of `input`. Sink: Status(std::span<const std::pair<View<K>, View<V>>>), in the order in
+// which keys were first seen (spilled: by spill part). Errors: the sink's, kDataLoss, kUnavailable, kCancelled, and those of the spill.
 template <class K, class V, class Combine, class Sink>
 Status MergeAggregates(TaskContext& context, const TaskInput& input, std::uint32_t partition, Combine combine, Sink&& sink) {
   ShuffleStream stream(context, input, partition);

@@ -3,7 +3,8 @@
 //   map side     ShuffleWriter<K, A> for the left input, ShuffleWriter<K, B> for the right one, with equal partitions
 //   reduce side  MergeJoin: the input with fewer bytes is built into a table, the other one probes it. When the table has grown to
 //                Settings::operator_bytes both go to spill files by further bits of the hash, and the pairs of files are joined one after
-//                another, recursively. Where that cannot divide any more (few keys with very many records) the build side is taken in pieces
+//                another, recursively. Where that cannot divide any more (few keys with very many records) the build side is taken in
+//                pieces
 //                that fit, each probed by all of the other side. So either side, and one key's records on both, may be larger than memory.
 //
 // Order of the output: by spill part; inside by probe record, for each the build records, both in map-task order. A function of the inputs
@@ -28,9 +29,9 @@ namespace ropewalk::dag {
 
 namespace join_internal {
 
-inline constexpr std::uint32_t kLevelsMax = 4;       // 65,536 pieces; then the build side is taken in pieces
-inline constexpr std::size_t kFewKeys = 4;           // a table with no more keys than these is not worth dividing
-inline constexpr std::size_t kProbes = 64;           // fetched from memory together
+inline constexpr std::uint32_t kLevelsMax = 4;  // 65,536 pieces; then the build side is taken in pieces
+inline constexpr std::size_t kFewKeys = 4;      // a table with no more keys than these is not worth dividing
+inline constexpr std::size_t kProbes = 64;      // fetched from memory together
 
 using OpenStream = std::function<std::unique_ptr<ExtentStream>()>;
 

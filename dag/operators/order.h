@@ -1,6 +1,7 @@
 // Orders of keys: for each a 64-bit prefix that settles most comparisons without touching the key, and a full three-way comparison.
 //
-//   NaturalOrder<K>      numbers by value (-0.0 equals 0.0, NaN comes last), strings by their bytes as LC_ALL=C does, pair, tuple, struct, array
+//   NaturalOrder<K>      numbers by value (-0.0 equals 0.0, NaN comes last), strings by their bytes as LC_ALL=C does, pair, tuple, struct,
+//                        array
 //                        and vector member by member, an empty optional first; a type with its own operator< by that
 //   Descending<O>        the reverse of O
 //   LessOrder<K, Less>   what the user's Less says

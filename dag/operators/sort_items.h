@@ -3,8 +3,8 @@
 // Thread rule: pure functions on the caller's memory.
 #pragma once
 
-#include <cstdint>
 #include <cstddef>
+#include <cstdint>
 
 namespace ropewalk::dag {
 
@@ -21,13 +21,13 @@ struct SortItem {
 // By (prefix, place). `items` must be in the order of places; `scratch` has room for as many. Radix from the highest bit that differs.
 void SortItems(SortItem* items, std::size_t count, SortItem* scratch);
 
-// Items whose prefixes are the first eight bytes of their keys (complemented when `descending`), sorted by SortItems: orders those with equal
-// prefixes by the rest of their keys, then by place. A record at base + offset begins with its key as Codec<std::string> writes it. Prefixes
-// are spoiled.
+// Items whose prefixes are the first eight bytes of their keys (complemented when `descending`), sorted by SortItems: orders those with
+// equal prefixes by the rest of their keys, then by place. A record at base + offset begins with its key as Codec<std::string> writes it.
+// Prefixes are spoiled.
 void SortByteTies(SortItem* items, std::size_t count, SortItem* scratch, const char* base, bool descending);
 
-// Items sorted by SortItems: orders those with equal prefixes by `less(context, a, b)`, then by place. The caller's type is behind a pointer,
-// because sorting code is long and there are many types.
+// Items sorted by SortItems: orders those with equal prefixes by `less(context, a, b)`, then by place. The caller's type is behind a
+// pointer, because sorting code is long and there are many types.
 using SortItemLess = bool (*)(const void* context, const SortItem& a, const SortItem& b);
 void SortTies(SortItem* items, std::size_t count, const void* context, SortItemLess less);
 

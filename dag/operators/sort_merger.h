@@ -206,10 +206,12 @@ class SortMerger {
     }
     Codec<K>::Read(c.reader, &c.key);
     Codec<P>::Read(c.reader, &c.payload);
-    if (!c.reader.ok()) [[unlikely]] return DamagedExtent(c.extent);
+    if (!c.reader.ok()) [[unlikely]]
+      return DamagedExtent(c.extent);
     --c.left;
     ++c.index;
-    if (c.left == 0 && !c.reader.empty()) [[unlikely]] return DamagedExtent(c.extent);
+    if (c.left == 0 && !c.reader.empty()) [[unlikely]]
+      return DamagedExtent(c.extent);
     if (c.check_hi && ComparePoint(c.key, c.run->segment, c.run->run, c.index - 1, *hi_) >= 0) End(c);
     return {};
   }
@@ -358,10 +360,11 @@ class SortMerger {
   std::size_t batch_count_ = 0;
 };
 
-// Partition `partition` of `partitions` of the whole order of all segments of `input`. Sink: Status(std::span<const std::pair<View<K>, View<P>>>),
-// or, for P = Nothing, Status(std::span<const View<K>>).
+// Partition `partition` of `partitions` of the whole order of all segments of `input`. Sink: Status(std::span<const std::pair<View<K>,
+// View<P>>>), or, for P = Nothing, Status(std::span<const View<K>>).
 template <class K, class P, class Order, class Sink>
-Status MergeSorted(TaskContext& context, const TaskInput& input, std::uint32_t partition, std::uint32_t partitions, Order order, Sink&& sink) {
+Status MergeSorted(TaskContext& context, const TaskInput& input, std::uint32_t partition, std::uint32_t partitions, Order order,
+                   Sink&& sink) {
   SortMerger<K, P, Order, std::remove_reference_t<Sink>> merger(context, input, std::move(order), sink);
   return merger.Merge(partition, partitions);
 }

@@ -69,7 +69,8 @@ void RunWriter::NewBlock(std::size_t record_bytes) {
 void RunWriter::FlushBlock() {
   if (block_records_ == 0) return;
   if (status_.ok() && next_part_ >= kSortParts) {
-    status_ = Status(Code::kResourceExhausted, "SORT01", "one task's sorted output has too many blocks", "more than 2^30", "use more input splits");
+    status_ = Status(Code::kResourceExhausted, "SORT01", "one task's sorted output has too many blocks", "more than 2^30",
+                     "use more input splits");
   }
   if (status_.ok()) status_ = out_->Append(next_part_, AsBytes({buffer_.data(), used_}), block_records_);
   ++next_part_;

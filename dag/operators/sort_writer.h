@@ -78,7 +78,8 @@ class SortWriter {
   }
   std::string_view Record(const SortItem& item) const {
     const char* at = records_.data() + item.offset();
-    if (item.size() < SortItem::kLong) [[likely]] return {at, item.size()};
+    if (item.size() < SortItem::kLong) [[likely]]
+      return {at, item.size()};
     ByteReader reader({at, used_ - item.offset()});
     Codec<K>::Skip(reader);
     Codec<P>::Skip(reader);

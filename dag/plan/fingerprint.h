@@ -20,8 +20,8 @@ std::uint64_t TypeHash() {
   return hash;
 }
 
-// The captured values of a callable where they can be seen: trivially copyable closures, padding cleared. A captured pointer or reference is
-// seen as its address, which differs between executors: the job stops and FirstDifference() says so, instead of computing nonsense.
+// The captured values of a callable where they can be seen: trivially copyable closures, padding cleared. A captured pointer or reference
+// is seen as its address, which differs between executors: the job stops and FirstDifference() says so, instead of computing nonsense.
 // What hides behind a capture's own pointers (a vector) is watched by sampled verification instead.
 template <class Fn>
 std::uint64_t CaptureHash(const Fn& fn) {

@@ -37,7 +37,7 @@ struct ThirdParameter<R (O::*)(A, B, C)> : ThirdParameter<R (*)(A, B, C)> {};
 template <class O, class R, class A, class B, class C>
 struct ThirdParameter<R (O::*)(A, B, C) const> : ThirdParameter<R (*)(A, B, C)> {};
 template <class Fn>
-requires requires { &Fn::operator(); }
+  requires requires { &Fn::operator(); }
 struct ThirdParameter<Fn> : ThirdParameter<decltype(&Fn::operator())> {};
 
 // What a group function makes: fn(key, values) -> U, or fn(key, values, Emit<U>).

@@ -40,8 +40,8 @@ void TakeOwned(std::vector<PlanNodePtr>& parents, std::vector<StageSpec>& stages
 }  // namespace
 
 PlanNode::~PlanNode() {
-  // A dataset that a lambda captured may die with a task's copy of it, at any time in any thread: then its stages stay to the end of the job,
-  // since what is retired must be the same in every replica.
+  // A dataset that a lambda captured may die with a task's copy of it, at any time in any thread: then its stages stay to the end of the
+  // job, since what is retired must be the same in every replica.
   if (context_->OnMainThread()) {
     if (planned_) {
       for (const StageSpec& stage : stages_) context_->Retire(stage_id(stage.side));

@@ -43,8 +43,9 @@ void AssignRecord(T* to, const X& from) {
     AssignRecord(&to->first, from.first);
     AssignRecord(&to->second, from.second);
   } else if constexpr (records_internal::kIsTuple<T>) {
-    [&]<std::size_t... i>(std::index_sequence<i...>) { (AssignRecord(&std::get<i>(*to), std::get<i>(from)), ...); }
-    (std::make_index_sequence<std::tuple_size_v<T>>());
+    [&]<std::size_t... i>(std::index_sequence<i...>) {
+      (AssignRecord(&std::get<i>(*to), std::get<i>(from)), ...);
+    }(std::make_index_sequence<std::tuple_size_v<T>>());
   } else if constexpr (records_internal::kIsOptional<T>) {
     if (!from) return to->reset();
     if (!*to) to->emplace();
@@ -60,7 +61,7 @@ struct Scratch {  // T cannot be made empty: then items are T already
   const T& As(const T& item) { return item; }
 };
 template <class T>
-requires std::is_default_constructible_v<T>
+  requires std::is_default_constructible_v<T>
 struct Scratch<T> {
   T value{};
   template <class X>
@@ -118,8 +119,7 @@ View<T> StashRecord(StringArena& arena, X&& item) {
   } else if constexpr (records_internal::kIsTuple<T>) {
     return [&]<std::size_t... i>(std::index_sequence<i...>) {
       return View<T>(StashRecord<std::tuple_element_t<i, T>>(arena, std::get<i>(std::forward<X>(item)))...);
-    }
-    (std::make_index_sequence<std::tuple_size_v<T>>());
+    }(std::make_index_sequence<std::tuple_size_v<T>>());
   } else if constexpr (records_internal::kIsOptional<T>) {
     if (!item) return std::nullopt;
     return StashRecord<typename T::value_type>(arena, *std::forward<X>(item));

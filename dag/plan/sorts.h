@@ -1,7 +1,7 @@
 // Sorting as a plan node uses it: how records are given to the writer, and the stream of one range of the sorted whole.
 //
-// A record travels as (key, payload). Sort() needs no payload: the key is the record. SortBy of text sends the record only where it is not the
-// very bytes of its key, so that sorting lines by themselves costs what Sort() does.
+// A record travels as (key, payload). Sort() needs no payload: the key is the record. SortBy of text sends the record only where it is not
+// the very bytes of its key, so that sorting lines by themselves costs what Sort() does.
 //
 // Thread rule: as Stream.
 #pragma once
@@ -20,7 +20,7 @@
 namespace ropewalk::dag {
 
 template <class K, class T>
-inline constexpr bool kKeyMayBeRecord = std::is_same_v<K, std::string>&& std::is_same_v<T, std::string>;
+inline constexpr bool kKeyMayBeRecord = std::is_same_v<K, std::string> && std::is_same_v<T, std::string>;
 
 // What travels beside the key; K and T are owned.
 template <class K, class T>

@@ -25,8 +25,8 @@ template <class F>
 class BatchSink {
  public:
   template <class Fn>
-  requires(!std::is_same_v<std::remove_cvref_t<Fn>, BatchSink> && std::is_invocable_r_v<Status, Fn&, std::span<const F>>)
-      BatchSink(Fn&& fn)  // NOLINT: implicit by design
+    requires(!std::is_same_v<std::remove_cvref_t<Fn>, BatchSink> && std::is_invocable_r_v<Status, Fn&, std::span<const F>>)
+  BatchSink(Fn&& fn)  // NOLINT: implicit by design
       : object_(const_cast<void*>(static_cast<const void*>(&fn))), call_([](void* object, std::span<const F> batch) -> Status {
           return (*static_cast<std::remove_reference_t<Fn>*>(object))(batch);
         }) {}

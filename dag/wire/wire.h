@@ -25,8 +25,8 @@ class TaskInput;
 
 namespace ropewalk::dag {
 
-void ToWire(const Status& status, wire::Failure* out);       // OK: an empty message
-Status FromWire(const wire::Failure& failure);               // unknown codes become kInternal and keep their text
+void ToWire(const Status& status, wire::Failure* out);  // OK: an empty message
+Status FromWire(const wire::Failure& failure);          // unknown codes become kInternal and keep their text
 
 void ToWire(const Settings& settings, wire::Settings* out);
 Settings FromWire(const wire::Settings& settings);

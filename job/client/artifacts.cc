@@ -27,10 +27,9 @@ std::string_view BaseName(std::string_view path) { return path.substr(path.rfind
 
 // Parts of glibc and the kernel's own object: each machine has its own, and mixing two glibcs ends in crashes.
 bool BelongsToMachine(std::string_view name) {
-  static constexpr std::string_view kPrefixes[] = {"ld-linux",     "libc.so",      "libm.so",     "libmvec.so",     "libpthread.so",
-                                                   "libdl.so",     "librt.so",     "libutil.so",  "libresolv.so",   "libnsl.so",
-                                                   "libanl.so",    "libnss_",      "libthread_db.so", "libBrokenLocale.so", "linux-vdso",
-                                                   "linux-gate"};
+  static constexpr std::string_view kPrefixes[] = {
+      "ld-linux",     "libc.so",   "libm.so",   "libmvec.so", "libpthread.so",   "libdl.so",           "librt.so",   "libutil.so",
+      "libresolv.so", "libnsl.so", "libanl.so", "libnss_",    "libthread_db.so", "libBrokenLocale.so", "linux-vdso", "linux-gate"};
   return std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
@@ -57,8 +56,8 @@ CacheEntry EntryOf(const struct stat& info) {
   if (folder.empty()) return {};
   auto number = [](auto n) { return std::to_string(static_cast<long long>(n)); };
   return {folder + "/sha256-" + number(info.st_dev) + "-" + number(info.st_ino),
-          number(info.st_size) + " " + number(info.st_mtim.tv_sec) + "." + number(info.st_mtim.tv_nsec) + " " + number(info.st_ctim.tv_sec) + "." +
-              number(info.st_ctim.tv_nsec) + " "};
+          number(info.st_size) + " " + number(info.st_mtim.tv_sec) + "." + number(info.st_mtim.tv_nsec) + " " +
+              number(info.st_ctim.tv_sec) + "." + number(info.st_ctim.tv_nsec) + " "};
 }
 
 Result<std::string> CachedSha256(const std::string& path, const struct stat& info) {

@@ -49,7 +49,8 @@ Result<wire::ClientResponse> MasterLink::Call(wire::ClientRequest* request, std:
     Result<wire::ClientResponse> response = CallOnce(bytes, request->id(), wait_ms);
     Status status = response.ok() ? dag::FromWire(response->failure()) : response.status();
     if (status.ok()) return response;
-    bool passing = status.code() == Code::kUnavailable || (!response.ok() && (status.code() == Code::kDataLoss || status.code() == Code::kDeadlineExceeded));
+    bool passing = status.code() == Code::kUnavailable ||
+                   (!response.ok() && (status.code() == Code::kDataLoss || status.code() == Code::kDeadlineExceeded));
     if (!response.ok()) channel_.reset();
     if (!passing) return status;
     if (NowMs() + delay_ms > give_up_ms) {

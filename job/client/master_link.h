@@ -21,10 +21,10 @@ class Channel;
 namespace ropewalk::job {
 
 struct MasterLinkOptions {
-  std::string address;       // "host:port"
+  std::string address;  // "host:port"
   std::string token;
-  int first_connect_ms = 3'000;   // a master that never answered: probably the wrong address
-  int reconnect_ms = 120'000;     // one that did answer may be restarting
+  int first_connect_ms = 3'000;  // a master that never answered: probably the wrong address
+  int reconnect_ms = 120'000;    // one that did answer may be restarting
 };
 
 class MasterLink {

@@ -19,7 +19,8 @@ struct SubmitRequest {
   std::uint32_t cpu_level = 1;           // N of x86-64-vN that the program was built for
 };
 
-// Returns the exit code of docs/cli.md. Everything that people should read went to stderr, the driver's output to stdout and stderr, and with
+// Returns the exit code of docs/cli.md. Everything that people should read went to stderr, the driver's output to stdout and stderr, and
+// with
 // --detach the job's id, and nothing else, to stdout.
 int SubmitAndFollow(const SubmitRequest& request);
 

@@ -38,16 +38,16 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   std::unique_ptr<dag::SpillSpace> spill;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> event_log{nullptr, std::fclose};
 
-  std::mutex mutex;                        // guards everything down to `ended`
-  std::condition_variable changed;         // main waits here
-  std::deque<scheduler::Event> events;     // at most one for each running task and call of main
-  bool stepping = false;                   // whoever set it owns `core` and carries out its actions
+  std::mutex mutex;                     // guards everything down to `ended`
+  std::condition_variable changed;      // main waits here
+  std::deque<scheduler::Event> events;  // at most one for each running task and call of main
+  bool stepping = false;                // whoever set it owns `core` and carries out its actions
   scheduler::Scheduler core{scheduler::Options{}};
   ExecutorId executor;
   std::map<std::uint64_t, ActionState> actions;
   std::map<std::string, OnceState> once;
   std::multimap<scheduler::TimeMs, std::uint64_t> timers;
-  std::optional<Status> ended;             // the job's end; every wait returns it
+  std::optional<Status> ended;               // the job's end; every wait returns it
   std::unique_ptr<task::TaskRunner> runner;  // last: its threads use all of the above
 
   // ---- events in ----------------------------------------------------------------------------------------------------------------
@@ -329,6 +329,8 @@ bool EmbeddedBackend::Interrupt() {
   return waited_for;
 }
 
-std::uint64_t EmbeddedBackend::spilled_bytes() const { return impl_->store->stats().spilled_bytes_total + impl_->runner->Totals().bytes_spilled; }
+std::uint64_t EmbeddedBackend::spilled_bytes() const {
+  return impl_->store->stats().spilled_bytes_total + impl_->runner->Totals().bytes_spilled;
+}
 
 }  // namespace ropewalk::job

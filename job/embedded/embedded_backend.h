@@ -6,8 +6,8 @@
 //   task threads   TaskListener ─────────┘      ▲               └─▶ results to main             │
 //                                               └───────────────────────────────────────────────┘
 //
-// Events from all threads go through Post(): whoever finds nobody stepping steps for all, so the core stays single-threaded without a thread of
-// its own, and an empty action costs two wake-ups.
+// Events from all threads go through Post(): whoever finds nobody stepping steps for all, so the core stays single-threaded without a
+// thread of its own, and an empty action costs two wake-ups.
 //
 // Journal records are dropped: a journal serves the restart of a master whose executors live on, and here they end together.
 //
@@ -24,11 +24,11 @@
 namespace ropewalk::job {
 
 struct EmbeddedOptions {
-  dag::Settings settings;                    // complete: job id, slots, seed, time, folder
+  dag::Settings settings;                       // complete: job id, slots, seed, time, folder
   std::uint64_t memory_bytes_max = 1ull << 30;  // of segments; more spills
-  std::string spill_dir;                     // made 0700 when first needed by the block store
-  std::string event_log_path;                // empty: none. One JSON object a line
-  bool show_progress = false;                // a bar on stderr while main waits
+  std::string spill_dir;                        // made 0700 when first needed by the block store
+  std::string event_log_path;                   // empty: none. One JSON object a line
+  bool show_progress = false;                   // a bar on stderr while main waits
 };
 
 class EmbeddedBackend final : public dag::Backend {

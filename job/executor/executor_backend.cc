@@ -122,13 +122,25 @@ struct ExecutorBackend::Impl final : task::TaskListener {
 
   void Handle(wire::ToExecutor& message) {
     switch (message.body_case()) {
-      case wire::ToExecutor::kRunTask: RunTask(message.run_task()); break;
-      case wire::ToExecutor::kCancelTask: runner->Cancel(dag::FromWire(message.cancel_task().id())); break;
-      case wire::ToExecutor::kPublishAction: PublishAction(message.mutable_publish_action()); break;
-      case wire::ToExecutor::kPublishOnce: PublishOnce(message.mutable_publish_once()); break;
-      case wire::ToExecutor::kComputeOnce: ComputeOnce(message.compute_once().name()); break;
-      case wire::ToExecutor::kStop: Stop();
-      default: break;  // becoming the driver changes nothing here: Once values are asked for one by one, and the daemon captures output
+      case wire::ToExecutor::kRunTask:
+        RunTask(message.run_task());
+        break;
+      case wire::ToExecutor::kCancelTask:
+        runner->Cancel(dag::FromWire(message.cancel_task().id()));
+        break;
+      case wire::ToExecutor::kPublishAction:
+        PublishAction(message.mutable_publish_action());
+        break;
+      case wire::ToExecutor::kPublishOnce:
+        PublishOnce(message.mutable_publish_once());
+        break;
+      case wire::ToExecutor::kComputeOnce:
+        ComputeOnce(message.compute_once().name());
+        break;
+      case wire::ToExecutor::kStop:
+        Stop();
+      default:
+        break;  // becoming the driver changes nothing here: Once values are asked for one by one, and the daemon captures output
     }
   }
 

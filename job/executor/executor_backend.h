@@ -5,8 +5,8 @@
 //         Once ─▶ AtOnce      PublishOnce ─▶ the value; ComputeOnce (the driver only) ─▶ compute, OnceComputed
 //         end of main ─▶ MainReturned, then tasks are served until the daemon says stop
 //
-// One thread reads the socket and hands tasks to the TaskRunner; task threads and main send. When the socket closes the process ends at once:
-// an executor without its daemon could only do work that nobody will count.
+// One thread reads the socket and hands tasks to the TaskRunner; task threads and main send. When the socket closes the process ends at
+// once: an executor without its daemon could only do work that nobody will count.
 //
 // Thread rule: Backend methods from main's thread.
 #pragma once
@@ -32,7 +32,8 @@ class ExecutorBackend final : public dag::Backend {
   Result<std::string> Once(const std::string& name, const std::function<Result<std::string>()>& compute) override;
   bool outputs_are_durable() const override { return false; }
 
-  // Main failed by itself (no action or Once of it did): the job ends with `status` if this is the driver. Returns when the master has answered.
+  // Main failed by itself (no action or Once of it did): the job ends with `status` if this is the driver. Returns when the master has
+  // answered.
   void ReportFailure(const Status& status);
   // Main is over with `exit_code`: says so, serves tasks until told to stop, and ends the process.
   [[noreturn]] void ServeUntilStopped(int exit_code);

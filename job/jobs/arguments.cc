@@ -77,7 +77,8 @@ Result<Arguments> ParseArguments(const std::vector<std::string>& args) {
   if (args.size() < 2) return Bad("which job?", "there are wordcount, sort and grep");
   a.job = args[1];
   if (a.job == "help" || a.job == "--help" || a.job == "-h") return a.job = "help", a;
-  if (a.job != "wordcount" && a.job != "sort" && a.job != "grep") return Bad("there is no built-in job " + a.job, "there are wordcount, sort and grep");
+  if (a.job != "wordcount" && a.job != "sort" && a.job != "grep")
+    return Bad("there is no built-in job " + a.job, "there are wordcount, sort and grep");
   for (const std::string& arg : args) {
     if (arg == "--") break;
     if (arg == "--help" || arg == "-h") return a.job = "help", a;

@@ -12,16 +12,16 @@
 namespace ropewalk::jobs {
 
 struct Arguments {
-  std::string job;                   // wordcount, sort, grep; "help"
+  std::string job;  // wordcount, sort, grep; "help"
   std::vector<std::string> inputs;
   std::string output;
   bool overwrite = false;
-  std::uint32_t reducers = 0;        // 0: chosen
-  std::uint32_t top = 0;             // wordcount: print so many words
-  bool reverse = false;              // sort
-  std::string pattern;               // grep
-  bool regex = false;                // grep -E
-  bool ignore_case = false;          // grep -i
+  std::uint32_t reducers = 0;  // 0: chosen
+  std::uint32_t top = 0;       // wordcount: print so many words
+  bool reverse = false;        // sort
+  std::string pattern;         // grep
+  bool regex = false;          // grep -E
+  bool ignore_case = false;    // grep -i
 };
 
 // `args` without Ropewalk's own flags; [0] is the program. kInvalid JOBS01 names the argument.

@@ -21,7 +21,8 @@ std::shared_ptr<const RE2> Compile(const Arguments& a) {
 Status CheckPattern(const Arguments& a) {
   auto regex = Compile(a);
   if (regex->ok()) return Status();
-  return Status(Code::kInvalid, "JOBS02", "the pattern " + a.pattern + " cannot be used", regex->error(), "see RE2's syntax; without -E it is taken as it stands");
+  return Status(Code::kInvalid, "JOBS02", "the pattern " + a.pattern + " cannot be used", regex->error(),
+                "see RE2's syntax; without -E it is taken as it stands");
 }
 
 void Grep(Job& job, const Arguments& a) {

@@ -44,9 +44,9 @@ void Summary::Print(const std::string& records_name) {
                  JsonString(arguments_.job).c_str(), static_cast<unsigned long long>(bytes_in), static_cast<unsigned long long>(records),
                  static_cast<unsigned long long>(bytes_out), seconds, JsonString(folder).c_str());
   } else {
-    std::fprintf(stderr, "%s: %s in %.2f s (%s/s), %llu %s (%s) in %s\n", arguments_.job.c_str(), job::HumanBytes(double(bytes_in)).c_str(), seconds,
-                 job::HumanBytes(double(bytes_in) / std::max(seconds, 1e-6)).c_str(), static_cast<unsigned long long>(records), records_name.c_str(),
-                 job::HumanBytes(double(bytes_out)).c_str(), EscapeForLog(folder).c_str());
+    std::fprintf(stderr, "%s: %s in %.2f s (%s/s), %llu %s (%s) in %s\n", arguments_.job.c_str(), job::HumanBytes(double(bytes_in)).c_str(),
+                 seconds, job::HumanBytes(double(bytes_in) / std::max(seconds, 1e-6)).c_str(), static_cast<unsigned long long>(records),
+                 records_name.c_str(), job::HumanBytes(double(bytes_out)).c_str(), EscapeForLog(folder).c_str());
   }
 }
 

@@ -1,4 +1,5 @@
-// Requests of clients. A long poll is a waiter with a deadline; it is answered by the change it waits for, never by looking again and again.
+// Requests of clients. A long poll is a waiter with a deadline; it is answered by the change it waits for, never by looking again and
+// again.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -18,8 +19,8 @@ namespace ropewalk::master {
 namespace {
 
 constexpr std::uint32_t kWaitMsMax = 60'000;
-constexpr std::uint32_t kWaitingMax = 64;          // unanswered requests of one connection
-constexpr std::int64_t kChangesTogetherMs = 100;   // progress is told this often at most; the end of a job at once
+constexpr std::uint32_t kWaitingMax = 64;         // unanswered requests of one connection
+constexpr std::int64_t kChangesTogetherMs = 100;  // progress is told this often at most; the end of a job at once
 constexpr std::uint64_t kLogChunkBytes = 256 << 10;
 constexpr std::uint64_t kArtifactChunkMax = 1 << 20;
 constexpr std::uint32_t kListMax = 1'000;
@@ -29,7 +30,8 @@ std::int64_t WallMs() {
 }
 
 Status NoSuchJob(JobId job) {
-  return {Code::kNotFound, "JOB07", "there is no job " + JobName(job), "it was never submitted here, or it is long over", "`ropewalk job list` shows them"};
+  return {Code::kNotFound, "JOB07", "there is no job " + JobName(job), "it was never submitted here, or it is long over",
+          "`ropewalk job list` shows them"};
 }
 
 }  // namespace
@@ -41,8 +43,9 @@ void Master::OnClientFrame(rpc::ConnectionId id, const std::string& payload) {
     return;
   }
   if (connections_[id].waiting >= kWaitingMax) {
-    return AnswerFailure(id, request.id(), Status(Code::kResourceExhausted, "MASTER07", "too many requests at once on one connection",
-                                                  std::to_string(kWaitingMax) + " wait for their answer", "wait for some of them"));
+    return AnswerFailure(id, request.id(),
+                         Status(Code::kResourceExhausted, "MASTER07", "too many requests at once on one connection",
+                                std::to_string(kWaitingMax) + " wait for their answer", "wait for some of them"));
   }
   switch (request.body_case()) {
     case wire::ClientRequest::kHaveArtifacts:
@@ -69,8 +72,9 @@ void Master::OnClientFrame(rpc::ConnectionId id, const std::string& payload) {
       return Answer(id, request.id(), &response);
     }
     case wire::ClientRequest::BODY_NOT_SET:
-      return AnswerFailure(id, request.id(), Status(Code::kVersionSkew, "WIRE03", "a request that this master does not know",
-                                                    "it is of version " ROPEWALK_VERSION, "upgrade the master"));
+      return AnswerFailure(id, request.id(),
+                           Status(Code::kVersionSkew, "WIRE03", "a request that this master does not know",
+                                  "it is of version " ROPEWALK_VERSION, "upgrade the master"));
   }
 }
 
@@ -134,7 +138,8 @@ void Master::OnPutArtifact(rpc::ConnectionId id, std::uint64_t request, const wi
   });
   if (queued) return;
   WaitEnds(id);
-  AnswerFailure(id, request, Status(Code::kUnavailable, "MASTER06", "the master is busy", "too many chunks are on their way to its disk", "try again"));
+  AnswerFailure(id, request,
+                Status(Code::kUnavailable, "MASTER06", "the master is busy", "too many chunks are on their way to its disk", "try again"));
 }
 
 void Master::OnSubmitJob(rpc::ConnectionId id, std::uint64_t request, const wire::SubmitJob& body) {
@@ -142,8 +147,9 @@ void Master::OnSubmitJob(rpc::ConnectionId id, std::uint64_t request, const wire
   if (!spec.ok()) return AnswerFailure(id, request, spec.status());
   for (const std::string& sha256 : body.spec().artifacts()) {
     if (artifacts_->Has(sha256)) continue;
-    return AnswerFailure(id, request, Status(Code::kNotFound, "ART04", "the job's artifact " + HexString(sha256).substr(0, 12) + " is not here",
-                                             "it was not sent, or not to its end", "submit again"));
+    return AnswerFailure(id, request,
+                         Status(Code::kNotFound, "ART04", "the job's artifact " + HexString(sha256).substr(0, 12) + " is not here",
+                                "it was not sent, or not to its end", "submit again"));
   }
   dag::Settings& settings = spec->settings;
   // Random where the user named nothing; journalled with the job, so that every replica has the same.
@@ -152,8 +158,8 @@ void Master::OnSubmitJob(rpc::ConnectionId id, std::uint64_t request, const wire
   if (settings.slots == 0) settings.slots = std::max(1u, TotalSlots());
   if (settings.name.empty()) settings.name = spec->argv.front().substr(spec->argv.front().rfind('/') + 1);
   if (spec->submit_key.empty()) spec->submit_key = SecureRandomBytes(16);  // only to find the one who asked
-  LOG(INFO) << "submit of \"" << EscapeForLog(settings.name, 200) << "\" by " << EscapeForLog(spec->user, 100) << " from " << connections_[id].peer.address
-            << ", artifact " << HexString(body.spec().artifacts(0)).substr(0, 12);
+  LOG(INFO) << "submit of \"" << EscapeForLog(settings.name, 200) << "\" by " << EscapeForLog(spec->user, 100) << " from "
+            << connections_[id].peer.address << ", artifact " << HexString(body.spec().artifacts(0)).substr(0, 12);
   submitters_[spec->submit_key].push_back({id, request});
   ++connections_[id].waiting;
   Step(scheduler::JobSubmitted{*std::move(spec)});
@@ -295,8 +301,9 @@ void Master::OnReadLog(rpc::ConnectionId id, std::uint64_t request, const wire::
   const JobId job{body.job()};
   auto stream = ParseLogStream(body.stream());
   if (!stream) {
-    return AnswerFailure(id, request, Status(Code::kInvalid, "JOB08", "no log stream \"" + EscapeForLog(body.stream(), 100) + "\"", "there are driver, stderr, executor and events",
-                                             "ask for one of them"));
+    return AnswerFailure(id, request,
+                         Status(Code::kInvalid, "JOB08", "no log stream \"" + EscapeForLog(body.stream(), 100) + "\"",
+                                "there are driver, stderr, executor and events", "ask for one of them"));
   }
   if (scheduler_.JobVersion(job) == 0) return AnswerFailure(id, request, NoSuchJob(job));
   if (AnswerLog(id, request, job, *stream, body.offset(), body.wait_ms() == 0)) return;

@@ -33,9 +33,9 @@ struct CommitBatch {
 class Committer {
  public:
   struct Callbacks {
-    std::function<Status(CommitBatch&)> write;                    // on the committer's thread: files first, then the journal
-    std::function<std::vector<std::string>()> snapshot;           // on the loop, between two Steps
-    std::function<void(const Status&)> failed;                    // on the loop, once
+    std::function<Status(CommitBatch&)> write;           // on the committer's thread: files first, then the journal
+    std::function<std::vector<std::string>()> snapshot;  // on the loop, between two Steps
+    std::function<void(const Status&)> failed;           // on the loop, once
   };
   Committer(rpc::EventLoop& loop, Callbacks callbacks, std::uint64_t snapshot_records);
   ~Committer();  // waits for the write under way; what was not started is dropped, as by a crash
@@ -65,9 +65,9 @@ class Committer {
   std::deque<Item> outbox_;
   std::vector<std::string> pending_;
   std::size_t pending_bytes_ = 0;
-  CommitBatch syncs_;                 // only its syncs and synced
-  std::uint64_t added_ = 0;           // records so far
-  std::uint64_t sync_wanted_ = 0;     // number of the last record that must be synced soon
+  CommitBatch syncs_;              // only its syncs and synced
+  std::uint64_t added_ = 0;        // records so far
+  std::uint64_t sync_wanted_ = 0;  // number of the last record that must be synced soon
   std::uint64_t durable_ = 0;
   std::uint64_t since_snapshot_ = 0;
   std::uint64_t commits_ = 0;
@@ -77,10 +77,10 @@ class Committer {
   bool failed_ = false;
   rpc::EventLoop::TimerId lazy_timer_ = 0;
 
-  std::uint64_t flight_upto_ = 0;     // loop only
+  std::uint64_t flight_upto_ = 0;  // loop only
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::optional<CommitBatch> flight_;  // under mutex_
+  std::optional<CommitBatch> flight_;                 // under mutex_
   std::vector<std::function<void()>> flight_synced_;  // loop only, while in flight
   bool stop_ = false;
   std::thread thread_;

@@ -17,7 +17,9 @@ constexpr int kArgumentsMax = 65'536;
 constexpr std::size_t kSpecBytesMax = 3u << 20;
 constexpr std::size_t kSha256Bytes = 32;
 
-Status BadSpec(std::string why) { return {Code::kInvalid, "JOB10", "the job cannot be accepted", std::move(why), "submit it with the command of the same version"}; }
+Status BadSpec(std::string why) {
+  return {Code::kInvalid, "JOB10", "the job cannot be accepted", std::move(why), "submit it with the command of the same version"};
+}
 
 bool ParseNumber(std::string_view text, std::uint32_t* out) {
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
@@ -60,7 +62,8 @@ Result<scheduler::JobSpec> FromWire(const wire::JobSpec& in) {
     const std::string& name = in.artifact_names(i);
     if (sha256.size() != kSha256Bytes) return BadSpec("the name of an artifact is no SHA-256");
     // The name becomes a file name in the executor's folder: nothing that leads elsewhere.
-    if (name.empty() || name == "." || name == ".." || name.size() > 255 || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
+    if (name.empty() || name == "." || name == ".." || name.size() > 255 || name.find('/') != std::string::npos ||
+        name.find('\0') != std::string::npos)
       return BadSpec("the file name of an artifact is empty, too long or a path");
     // The core keeps one string for each artifact and never looks inside: hash, then name.
     out.artifacts.push_back(sha256 + name);
@@ -130,10 +133,12 @@ Result<scheduler::WorkerRegistered> FromWire(const wire::Register& in, WorkerId 
   out.glibc = ParseGlibc(in.glibc());
   out.cpu_level = ParseCpuLevel(in.cpu_level());
   if (out.slots == 0 || out.slots > 4096) {
-    return Status(Code::kInvalid, "WIRE02", "a worker with " + std::to_string(out.slots) + " slots", "there are 1 to 4096", "start it with --slots");
+    return Status(Code::kInvalid, "WIRE02", "a worker with " + std::to_string(out.slots) + " slots", "there are 1 to 4096",
+                  "start it with --slots");
   }
   if (out.name.empty() || out.name.size() > 256 || out.data_address.empty() || out.data_address.size() > 256) {
-    return Status(Code::kInvalid, "WIRE02", "a worker without a name or data address", "both are needed, up to 256 bytes", "run the same version of ropewalk on both sides");
+    return Status(Code::kInvalid, "WIRE02", "a worker without a name or data address", "both are needed, up to 256 bytes",
+                  "run the same version of ropewalk on both sides");
   }
   out.segments.reserve(in.segments_size());
   for (const wire::HeldSegment& held : in.segments()) {
@@ -155,7 +160,8 @@ Result<std::optional<scheduler::Event>> FromWire(const wire::FromExecutor& in, E
     case wire::FromExecutor::kAtOnce:
       return Answer(scheduler::ExecutorAtOnce{executor, in.at_once().name()});
     case wire::FromExecutor::kOnceComputed:
-      return Answer(scheduler::OnceComputed{executor, in.once_computed().name(), in.once_computed().value(), dag::FromWire(in.once_computed().failure())});
+      return Answer(scheduler::OnceComputed{executor, in.once_computed().name(), in.once_computed().value(),
+                                            dag::FromWire(in.once_computed().failure())});
     case wire::FromExecutor::kMainReturned:
       return Answer(scheduler::MainReturned{executor, in.main_returned().exit_code()});
     case wire::FromExecutor::kTaskFinished: {
@@ -172,7 +178,8 @@ Result<std::optional<scheduler::Event>> FromWire(const wire::FromExecutor& in, E
       const wire::TaskFailed& failed = in.task_failed();
       Status status = dag::FromWire(failed.failure());
       if (status.ok()) status = Status(Code::kInternal, "WIRE02", "a task failed without a reason");
-      return Answer(scheduler::TaskFailed{executor, job, dag::FromWire(failed.id()), std::move(status), failed.cursor_split(), failed.cursor_offset(), failed.source()});
+      return Answer(scheduler::TaskFailed{executor, job, dag::FromWire(failed.id()), std::move(status), failed.cursor_split(),
+                                          failed.cursor_offset(), failed.source()});
     }
     case wire::FromExecutor::kFetchFailed:
       return Answer(scheduler::FetchFailed{executor, job, dag::FromWire(in.fetch_failed().id()), dag::FromWire(in.fetch_failed().lost()),

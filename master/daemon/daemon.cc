@@ -24,8 +24,8 @@ namespace {
 
 constexpr std::size_t kDiskQueueMax = 4096;
 constexpr std::size_t kSecretBytes = 32;
-constexpr std::int64_t kOutputEndMs = 3'000;   // how long the end of a job's output waits for its driver to be gone
-constexpr std::size_t kOpenJobsMax = 64;       // finished jobs whose log files stay open
+constexpr std::int64_t kOutputEndMs = 3'000;  // how long the end of a job's output waits for its driver to be gone
+constexpr std::size_t kOpenJobsMax = 64;      // finished jobs whose log files stay open
 constexpr std::uint32_t kFinishedPerCleanup = 64;
 constexpr std::uint32_t kStopGraceMs = 2'000;
 
@@ -37,8 +37,8 @@ Result<std::string> ReadOrCreateSecret(const std::string& path) {
   }
   ASSIGN_OR_RETURN(std::string secret, ReadWholeFile(path, kSecretBytes));
   if (secret.size() == kSecretBytes) return secret;
-  return Status(Code::kDataLoss, "MASTER04", EscapeForLog(path) + " is damaged", "it is not " + std::to_string(kSecretBytes) + " bytes long",
-                "remove it: running jobs will be started again");
+  return Status(Code::kDataLoss, "MASTER04", EscapeForLog(path) + " is damaged",
+                "it is not " + std::to_string(kSecretBytes) + " bytes long", "remove it: running jobs will be started again");
 }
 
 }  // namespace
@@ -102,12 +102,16 @@ Status Master::Open() {
   server.listen_address = options_.listen_address;
   server.token = token;
   server.roles["client"] = rpc::RoleLimits{};
-  // Orders are pushed, so reading from a worker never pauses: its heartbeats must be seen. A Collect may be published to several executors at once.
-  server.roles["worker"] = rpc::RoleLimits{.message_bytes_max = rpc::kMessageBytesMax, .queue_bytes_pause = ~0ull, .queue_bytes_max = 2ull << 30,
+  // Orders are pushed, so reading from a worker never pauses: its heartbeats must be seen. A Collect may be published to several executors
+  // at once.
+  server.roles["worker"] = rpc::RoleLimits{.message_bytes_max = rpc::kMessageBytesMax,
+                                           .queue_bytes_pause = ~0ull,
+                                           .queue_bytes_max = 2ull << 30,
                                            .silence_ms = options_.silence_ms};
   ASSIGN_OR_RETURN(server_, rpc::Server::Start(*loop_, std::move(server), this));
   lock_->Describe(holder + ", listening on " + server_->address());
-  LOG(INFO) << "master epoch " << epoch_ << " on " << server_->address() << ", state in " << EscapeForLog(dir) << ", " << replayed << " records replayed";
+  LOG(INFO) << "master epoch " << epoch_ << " on " << server_->address() << ", state in " << EscapeForLog(dir) << ", " << replayed
+            << " records replayed";
   RemoveOldFolders();
   Take(scheduler_.Recovered(rpc::EventLoop::NowMs()));
   return {};
@@ -287,7 +291,8 @@ void Master::CheckEnded(JobId id) {
   if (it == jobs_.end() || !it->second.over || it->second.ended) return;
   JobEntry& job = it->second;
   if (job.logs != nullptr && executors_.contains(job.logs->driver())) return;
-  if (job.logs != nullptr && job.logs->file(LogStream::kDriver)->size() > job.logs->shown(LogStream::kDriver)) return;  // comes back after the sync
+  if (job.logs != nullptr && job.logs->file(LogStream::kDriver)->size() > job.logs->shown(LogStream::kDriver))
+    return;  // comes back after the sync
   job.ended = true;
   loop_->Cancel(std::exchange(job.end_timer, 0));
   for (int s = 0; s < 4; ++s) WakeLogWaiters(id, static_cast<LogStream>(s));
@@ -334,8 +339,8 @@ std::string Master::JobToken(JobId job) const {
   const std::string text = "job " + std::to_string(job.value);
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
-  CHECK(HMAC(EVP_sha256(), job_secret_.data(), static_cast<int>(job_secret_.size()), reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-             digest, &size) != nullptr);
+  CHECK(HMAC(EVP_sha256(), job_secret_.data(), static_cast<int>(job_secret_.size()), reinterpret_cast<const unsigned char*>(text.data()),
+             text.size(), digest, &size) != nullptr);
   return {reinterpret_cast<const char*>(digest), size};
 }
 

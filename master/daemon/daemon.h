@@ -89,7 +89,7 @@ class Master final : public rpc::ServerHandler {
     std::uint64_t version = 0;
     std::int64_t not_before_ms = 0;  // changes within this time are told together
     rpc::EventLoop::TimerId deadline = 0;
-    bool soon = false;               // `deadline` is now not_before_ms
+    bool soon = false;  // `deadline` is now not_before_ms
   };
   struct LogWaiter {
     rpc::ConnectionId connection = 0;

@@ -83,7 +83,8 @@ Status MakeFolder(const std::string& path) {
   std::error_code error;
   const bool made = std::filesystem::create_directories(path, error);
   if (error) {
-    return {Code::kUserError, "MASTER02", "cannot make the folder " + EscapeForLog(path), error.message(), "name a folder that you may write to with --state-dir"};
+    return {Code::kUserError, "MASTER02", "cannot make the folder " + EscapeForLog(path), error.message(),
+            "name a folder that you may write to with --state-dir"};
   }
   if (made && chmod(path.c_str(), 0700) != 0) return DiskError("chmod", path);
   return {};
@@ -95,7 +96,8 @@ Result<std::string> ReadWholeFile(const std::string& path, std::uint64_t bytes_m
     return LogFile::Open(path);
   }());
   if (file->size() > bytes_max) {
-    return Status(Code::kDataLoss, "MASTER04", EscapeForLog(path) + " is longer than " + std::to_string(bytes_max) + " bytes", "something else wrote it", "");
+    return Status(Code::kDataLoss, "MASTER04", EscapeForLog(path) + " is longer than " + std::to_string(bytes_max) + " bytes",
+                  "something else wrote it", "");
   }
   return file->Read(0, bytes_max);
 }
@@ -124,14 +126,17 @@ Status WriteFileDurably(const std::string& path, std::string_view bytes) {
 Result<std::unique_ptr<FolderLock>> FolderLock::Take(const std::string& path, const std::string& holder) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) {
-    return Status(Code::kUserError, "MASTER02", "cannot use the folder of " + EscapeForLog(path), std::strerror(errno), "name a folder that you may write to with --state-dir");
+    return Status(Code::kUserError, "MASTER02", "cannot use the folder of " + EscapeForLog(path), std::strerror(errno),
+                  "name a folder that you may write to with --state-dir");
   }
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     char text[512];
     const ssize_t n = pread(fd, text, sizeof text, 0);
     close(fd);
-    return Status(Code::kUnavailable, "MASTER01", "another master uses this state folder: " + EscapeForLog(std::filesystem::path(path).parent_path().string()),
-                  "held by " + EscapeForLog(std::string_view(text, n > 0 ? static_cast<std::size_t>(n) : 0)), "stop that one, or use another folder");
+    return Status(Code::kUnavailable, "MASTER01",
+                  "another master uses this state folder: " + EscapeForLog(std::filesystem::path(path).parent_path().string()),
+                  "held by " + EscapeForLog(std::string_view(text, n > 0 ? static_cast<std::size_t>(n) : 0)),
+                  "stop that one, or use another folder");
   }
   std::unique_ptr<FolderLock> lock(new FolderLock(fd));
   lock->Describe(holder);

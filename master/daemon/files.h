@@ -31,7 +31,7 @@ class LogFile {
   std::uint64_t size_;
 };
 
-Status MakeFolder(const std::string& path);                       // 0700, parents too
+Status MakeFolder(const std::string& path);  // 0700, parents too
 Result<std::string> ReadWholeFile(const std::string& path, std::uint64_t bytes_max);
 // Appears whole and lasting, or not at all. Mode 0600.
 Status WriteFileDurably(const std::string& path, std::string_view bytes);

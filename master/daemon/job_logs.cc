@@ -36,7 +36,8 @@ Status JobLogs::AppendBounded(LogStream stream, std::string_view bytes) {
   if (full_[i]) return {};
   if (file.size() + bytes.size() <= limits_.other_bytes) return file.Append(bytes);
   full_[i] = true;
-  return file.Append(stream == LogStream::kEvents ? "{\"event\":\"log_full\"}\n" : "\n[ropewalk] the log has reached its limit; the rest is dropped\n");
+  return file.Append(stream == LogStream::kEvents ? "{\"event\":\"log_full\"}\n"
+                                                  : "\n[ropewalk] the log has reached its limit; the rest is dropped\n");
 }
 
 Status JobLogs::AppendStdout(std::string_view bytes) {

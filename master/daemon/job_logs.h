@@ -1,10 +1,10 @@
 // What a job says, as files below <state>/jobs/<job>/: its stdout (driver.out) and stderr (driver.err), the output of its other executors
 // (executor.log, each line with the executor's number) and the event log (events.jsonl). All are bounded.
 //
-// Stdout is one stream although its driver may be replaced: every executor runs the same main, so each one's stdout is the same stream. What an executor
-// writes below the length of driver.out is compared and dropped; what the driver writes beyond it is appended; what another executor writes
-// beyond it is kept (bounded) until the driver gets there or the executor becomes the driver. Output is acknowledged when it is kept; an executor that
-// runs too far ahead is not acknowledged and so waits.
+// Stdout is one stream although its driver may be replaced: every executor runs the same main, so each one's stdout is the same stream.
+// What an executor writes below the length of driver.out is compared and dropped; what the driver writes beyond it is appended; what
+// another executor writes beyond it is kept (bounded) until the driver gets there or the executor becomes the driver. Output is
+// acknowledged when it is kept; an executor that runs too far ahead is not acknowledged and so waits.
 //
 // Owner: the master. Thread rule: one thread; the Sync() of a file may run on another.
 #pragma once
@@ -59,9 +59,9 @@ class JobLogs {
 
  private:
   struct Replica {
-    std::uint64_t kept = 0;       // of its stdout
-    std::string ahead;            // bytes [kept - ahead.size(), kept), all beyond driver.out when they came
-    std::string waiting;          // came, beyond ahead_bytes, not acknowledged
+    std::uint64_t kept = 0;          // of its stdout
+    std::string ahead;               // bytes [kept - ahead.size(), kept), all beyond driver.out when they came
+    std::string waiting;             // came, beyond ahead_bytes, not acknowledged
     std::string out_line, err_line;  // not yet ended by a newline
     bool differs = false;
   };

@@ -17,11 +17,11 @@ struct MasterOptions {
   std::string listen_address = "127.0.0.1:7077";  // loopback only; port 0: any free one
   std::string token_file;                         // "": <state_dir>/token; written 0600 when missing
   std::int64_t heartbeat_ms = 1'000;
-  std::int64_t silence_ms = 6'000;                // a worker that is silent for so long is lost
-  std::uint64_t job_output_bytes_max = 1ull << 30;     // of a job's stdout; what is above is dropped, and the job's stderr says so
-  std::uint64_t job_log_bytes_max = 64ull << 20;       // of each other stream of a job
-  std::uint64_t snapshot_records = 20'000;             // the journal is rewritten as a snapshot after so many records
-  std::uint32_t job_folders_max = 1'000;               // logs of the newest jobs are kept
+  std::int64_t silence_ms = 6'000;                  // a worker that is silent for so long is lost
+  std::uint64_t job_output_bytes_max = 1ull << 30;  // of a job's stdout; what is above is dropped, and the job's stderr says so
+  std::uint64_t job_log_bytes_max = 64ull << 20;    // of each other stream of a job
+  std::uint64_t snapshot_records = 20'000;          // the journal is rewritten as a snapshot after so many records
+  std::uint32_t job_folders_max = 1'000;            // logs of the newest jobs are kept
   std::function<void(const std::string& address)> on_listening;  // called once it serves; not set: the address is printed to stdout
 };
 

@@ -61,10 +61,12 @@ struct RecordStore::Impl {
     ByteReader reader(entry.substr(entry.empty() ? 0 : 1));
     const std::string digest(reader.Raw(SHA256_DIGEST_LENGTH));
     const auto size = reader.Fixed<std::uint64_t>();
-    if (!reader.ok() || !reader.empty() || entry[0] != kInFile) return Damaged("an entry of the journal cannot be read", "it is of no known form");
+    if (!reader.ok() || !reader.empty() || entry[0] != kInFile)
+      return Damaged("an entry of the journal cannot be read", "it is of no known form");
     const std::string path = PathOf(HexString(digest));
     ASSIGN_OR_RETURN(std::string record, ReadWholeFile(path, size));
-    if (record.size() != size || Sha256(record) != digest) return Damaged(EscapeForLog(path) + " is damaged", "it does not hash to its name");
+    if (record.size() != size || Sha256(record) != digest)
+      return Damaged(EscapeForLog(path) + " is damaged", "it does not hash to its name");
     return record;
   }
 };

@@ -1,5 +1,5 @@
-// The scheduler's records on disk: small ones in the journal, large ones (results, broadcast values) as files of their own that are synced before
-// the journal names them. A snapshot replaces the records and frees the files that it no longer names.
+// The scheduler's records on disk: small ones in the journal, large ones (results, broadcast values) as files of their own that are synced
+// before the journal names them. A snapshot replaces the records and frees the files that it no longer names.
 //
 //   journal entry = 0 | record                       or        1 | SHA-256 | size u64
 //   snapshot      = count, then sized entries

@@ -59,8 +59,8 @@ void Master::OnWorkerFrame(rpc::ConnectionId id, const std::string& payload) {
     case wire::FromWorker::kSegmentsLost: {
       scheduler::SegmentsLost lost{session.worker, JobId{message.segments_lost().job()}, {}};
       for (std::uint64_t segment : message.segments_lost().segments()) lost.segments.push_back(SegmentId{segment});
-      LOG(WARNING) << "worker " << EscapeForLog(session.name) << " lost " << lost.segments.size() << " segments of " << JobName(lost.job) << ": "
-                   << EscapeForLog(message.segments_lost().reason());
+      LOG(WARNING) << "worker " << EscapeForLog(session.name) << " lost " << lost.segments.size() << " segments of " << JobName(lost.job)
+                   << ": " << EscapeForLog(message.segments_lost().reason());
       return Step(lost);
     }
     case wire::FromWorker::kArtifactRequest:
@@ -108,8 +108,8 @@ void Master::OnRegister(rpc::ConnectionId id, const wire::Register& message) {
   session.slots = event->slots;
   session.memory_bytes = message.memory_bytes();
   workers_[worker] = id;
-  LOG(INFO) << "worker " << EscapeForLog(session.name) << " (" << worker.value << ") registered: " << session.slots << " slots, " << event->segments.size()
-            << " segments, data on " << EscapeForLog(session.data_address);
+  LOG(INFO) << "worker " << EscapeForLog(session.name) << " (" << worker.value << ") registered: " << session.slots << " slots, "
+            << event->segments.size() << " segments, data on " << EscapeForLog(session.data_address);
   wire::ToWorker answer;
   wire::Registered* registered = answer.mutable_registered();
   registered->set_worker(worker.value);
@@ -131,7 +131,8 @@ void Master::OnWorkerGone(rpc::ConnectionId id, const Status& reason) {
   const Session session = std::move(it->second);
   sessions_.erase(it);
   workers_.erase(session.worker);
-  LOG(WARNING) << "worker " << EscapeForLog(session.name) << " (" << session.worker.value << ") lost: " << EscapeForLog(reason.what() + ": " + reason.why());
+  LOG(WARNING) << "worker " << EscapeForLog(session.name) << " (" << session.worker.value
+               << ") lost: " << EscapeForLog(reason.what() + ": " + reason.why());
   std::vector<ExecutorId> gone;
   for (const auto& [executor, entry] : executors_)
     if (entry.worker == session.worker) gone.push_back(executor);
@@ -216,15 +217,16 @@ void Master::OnOutput(Session& session, const wire::Output& message) {
   std::uint64_t offset = 0;
   if (job.logs->TakeDifference(&differing, &offset)) {
     LOG(WARNING) << "stdout of executor " << differing.value << " of " << JobName(id) << " differs from what was shown, at byte " << offset;
-    Carry(scheduler::LogEvent{id, "output_differs",
-                              "{\"event\":\"output_differs\",\"executor\":" + std::to_string(differing.value) + ",\"offset\":" + std::to_string(offset) + "}"});
+    Carry(scheduler::LogEvent{
+        id, "output_differs",
+        "{\"event\":\"output_differs\",\"executor\":" + std::to_string(differing.value) + ",\"offset\":" + std::to_string(offset) + "}"});
   }
   SyncStdout(id);
   WakeLogWaiters(id, LogStream::kExecutor);
 }
 
-// A gap is the worker's doing. What the disk did not take is lost to this process, though the executor will not write it again: only a fresh start,
-// which replays main and compares, can show the stream without a hole.
+// A gap is the worker's doing. What the disk did not take is lost to this process, though the executor will not write it again: only a
+// fresh start, which replays main and compares, can show the stream without a hole.
 void Master::OnOutputFailed(ExecutorId executor, const Status& status) {
   if (status.code() != Code::kInvalid) return Failed(status);
   LOG(ERROR) << status.ToString();
@@ -271,7 +273,8 @@ void Master::OnArtifactRequest(rpc::ConnectionId id, const wire::ArtifactRequest
   wire::ArtifactChunk* out = answer.mutable_artifact_chunk();
   out->set_sha256(sha256);
   out->set_offset(offset);
-  dag::ToWire(Status(Code::kUnavailable, "MASTER06", "the master is busy", "too many chunks are asked for at once", "ask again later"), out->mutable_failure());
+  dag::ToWire(Status(Code::kUnavailable, "MASTER06", "the master is busy", "too many chunks are asked for at once", "ask again later"),
+              out->mutable_failure());
   SendOrder(sessions_.at(id), &answer);
 }
 

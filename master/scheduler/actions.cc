@@ -57,7 +57,8 @@ void Scheduler::State::AcceptPlan(JobRun& job, const dag::ActionPlan& plan) {
   for (ExecutorId id : job.executors) {
     Executor& executor = executors.at(id);
     if (executor.main_returned && executor.last_action < plan.sequence && id != job.driver)
-      return Doom(job, Differs(plan.name, "executor " + Number(id.value) + " returned from main after action " + Number(executor.last_action)));
+      return Doom(job,
+                  Differs(plan.name, "executor " + Number(id.value) + " returned from main after action " + Number(executor.last_action)));
     auto early = executor.early.find(plan.sequence);
     if (early == executor.early.end()) continue;
     dag::ActionPlan theirs = std::move(early->second);
@@ -82,8 +83,11 @@ void Scheduler::State::AddStage(JobRun& job, std::uint64_t sequence, const dag::
   StageRun& run = it->second;
   if (!fresh) {
     // Lineage behind a computed cache may have been dropped from the plan since; what the tasks make is the same.
-    if (run.tasks.size() == stage.tasks) run.stage = stage;
-    else Doom(job, Differs(StageText(stage), "it had " + Number(run.tasks.size()) + " tasks in an earlier action and has " + Number(stage.tasks)));
+    if (run.tasks.size() == stage.tasks)
+      run.stage = stage;
+    else
+      Doom(job,
+           Differs(StageText(stage), "it had " + Number(run.tasks.size()) + " tasks in an earlier action and has " + Number(stage.tasks)));
     return;
   }
   run.key = key;

@@ -126,13 +126,20 @@ void Scheduler::State::Launch(JobRun& job, StageRun& run, std::uint32_t task, st
     ++run.running;
     run.ready.erase(task);
     if (auto lost = run.lost_cause.find(task); lost != run.lost_cause.end())
-      Log(job, EventLine("rerun", now).Num("stage", id.stage.value).Num("task", task).Num("attempt", id.attempt).Str("cause", lost->second));
+      Log(job,
+          EventLine("rerun", now).Num("stage", id.stage.value).Num("task", task).Num("attempt", id.attempt).Str("cause", lost->second));
   }
   executor.running.insert(id.attempt);
   ++workers.at(executor.worker).busy;
   job.running[id.attempt] = {run.key, task, executor.id, verify, now};
-  Log(job, EventLine("task_started", now).Num("stage", id.stage.value).Num("task", task).Num("attempt", id.attempt)
-               .Num("executor", executor.id.value).Num("worker", executor.worker.value).Flag("retry", retry).Flag("verify", verify));
+  Log(job, EventLine("task_started", now)
+               .Num("stage", id.stage.value)
+               .Num("task", task)
+               .Num("attempt", id.attempt)
+               .Num("executor", executor.id.value)
+               .Num("worker", executor.worker.value)
+               .Flag("retry", retry)
+               .Flag("verify", verify));
   Out(RunTask{executor.id, job.id, sequence, id, Inputs(job, run, task), retry, verify});
   Changed(job);
 }

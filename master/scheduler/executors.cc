@@ -106,7 +106,10 @@ void Scheduler::State::On(const ExecutorExited& event) {
   std::string way = event.signal != 0 ? "signal " + Number(static_cast<std::uint64_t>(event.signal))
                     : by_itself       ? "exit " + std::to_string(event.exit_code)
                                       : event.reason.what();
-  Log(job, EventLine("executor_exited", now).Num("executor", event.executor.value).Num("worker", worker.value).Str("reason", way)
+  Log(job, EventLine("executor_exited", now)
+               .Num("executor", event.executor.value)
+               .Num("worker", worker.value)
+               .Str("reason", way)
                .Num("tasks", executor->running.size()));
 
   // Whose fault? The crash handler names the thread's task; if it could not, every running task is suspected.
@@ -120,13 +123,18 @@ void Scheduler::State::On(const ExecutorExited& event) {
     for (const TaskCursor& c : event.cursors)
       if (c.id.attempt == attempt) cursor = &c;
     Release(job, attempt);
-    Log(job, EventLine("task_lost", now).Num("stage", task.key.stage.value).Num("task", task.task).Num("attempt", attempt)
-                 .Num("executor", event.executor.value).Str("cause", way).Flag("verify", task.verify));
+    Log(job, EventLine("task_lost", now)
+                 .Num("stage", task.key.stage.value)
+                 .Num("task", task.task)
+                 .Num("attempt", attempt)
+                 .Num("executor", event.executor.value)
+                 .Str("cause", way)
+                 .Flag("verify", task.verify));
     if (by_itself) {
       if (!blamed || (cursor != nullptr && cursor->signal != 0)) Crash(job, run, task.task, event, cursor, !blamed && running.size() > 1);
     } else {
-      MachineFailure(job, run, task.task, worker, event.reason.ok() ? Status(Code::kUnavailable, "EXE02", "the executor was killed", way)
-                                                                   : event.reason);
+      MachineFailure(job, run, task.task, worker,
+                     event.reason.ok() ? Status(Code::kUnavailable, "EXE02", "the executor was killed", way) : event.reason);
     }
   }
   if (by_itself && running.empty() && !executor->main_returned) MainCrashed(job, *executor, event);
@@ -134,8 +142,11 @@ void Scheduler::State::On(const ExecutorExited& event) {
   bool never = code == Code::kInvalid || code == Code::kNotFound || code == Code::kVersionSkew;
   job.executor_failures += never ? 4 : 1;
   if (job.executor_failures >= options.executor_failures_max)
-    Doom(job, event.reason.ok() ? Status(Code::kUnavailable, "EXE03", "executors die before they do anything", way, "`ropewalk logs` shows their output")
-                                : event.reason.WithContext("executors of the job die before they do anything"), event.exit_code);
+    Doom(job,
+         event.reason.ok()
+             ? Status(Code::kUnavailable, "EXE03", "executors die before they do anything", way, "`ropewalk logs` shows their output")
+             : event.reason.WithContext("executors of the job die before they do anything"),
+         event.exit_code);
 
   RestartDelay& delay = job.restarts[worker];
   TimeMs wait = options.executor_restart_delay_ms << std::min<std::uint32_t>(delay.crashes, 16);
@@ -158,9 +169,10 @@ void Scheduler::State::MainCrashed(JobRun& job, const Executor& executor, const 
   std::set<ExecutorId>& seen = job.main_crashes[way + " " + where + " once " + Number(executor.onces_seen)];
   seen.insert(executor.id);
   if (seen.size() < 2) return;
-  Doom(job, Status(Code::kUserError, "MAIN01", "main " + way + " " + where,
-                   "it did so in " + Number(seen.size()) + " executors" + (event.reason.ok() ? "" : "; " + event.reason.what()),
-                   "run it without --master under a debugger; `ropewalk logs` shows its output"),
+  Doom(job,
+       Status(Code::kUserError, "MAIN01", "main " + way + " " + where,
+              "it did so in " + Number(seen.size()) + " executors" + (event.reason.ok() ? "" : "; " + event.reason.what()),
+              "run it without --master under a debugger; `ropewalk logs` shows its output"),
        event.exit_code);
 }
 
@@ -170,8 +182,13 @@ void Scheduler::State::ReleaseTasks(Executor& executor, const std::string& cause
   for (std::uint32_t attempt : running) {
     RunningTask task = job.running.at(attempt);
     Release(job, attempt);
-    Log(job, EventLine("task_lost", now).Num("stage", task.key.stage.value).Num("task", task.task).Num("attempt", attempt)
-                 .Num("executor", executor.id.value).Str("cause", cause).Flag("verify", task.verify));
+    Log(job, EventLine("task_lost", now)
+                 .Num("stage", task.key.stage.value)
+                 .Num("task", task.task)
+                 .Num("attempt", attempt)
+                 .Num("executor", executor.id.value)
+                 .Str("cause", cause)
+                 .Flag("verify", task.verify));
   }
 }
 

@@ -22,10 +22,10 @@ struct StageView {
   StageId id;
   std::string name;
   std::uint32_t tasks = 0;
-  std::uint32_t done = 0;     // output exists now
+  std::uint32_t done = 0;  // output exists now
   std::uint32_t running = 0;
-  std::uint32_t lost = 0;     // had an output that is gone
-  std::uint32_t failed = 0;   // attempts that failed so far
+  std::uint32_t lost = 0;    // had an output that is gone
+  std::uint32_t failed = 0;  // attempts that failed so far
 };
 
 struct JobView {
@@ -34,14 +34,14 @@ struct JobView {
   std::string user;
   std::string submit_key;
   JobPhase phase = JobPhase::kPending;
-  std::uint64_t version = 0;                 // grows with each change
-  Status status;                             // why it failed or was cancelled
+  std::uint64_t version = 0;  // grows with each change
+  Status status;              // why it failed or was cancelled
   std::int32_t main_exit = 0;
-  std::uint64_t action = 0;                  // sequence of the first action that is not complete; 0: main is between actions
+  std::uint64_t action = 0;  // sequence of the first action that is not complete; 0: main is between actions
   std::string action_name;
   std::uint64_t actions_done = 0;
-  std::vector<StageView> stages;             // of that action
-  std::uint32_t executors = 0;               // ready ones
+  std::vector<StageView> stages;  // of that action
+  std::uint32_t executors = 0;    // ready ones
   ExecutorId driver;
   std::int64_t submitted_us = 0;             // Settings::now_us
   TimeMs accepted_at = 0, finished_at = 0;   // the shell's clock, of this master's life; 0: not yet, or before it

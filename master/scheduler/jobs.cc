@@ -50,8 +50,7 @@ void Scheduler::State::StartLimit(JobRun& job) {
 }
 
 void Scheduler::State::On(const JobCancelled& event) {
-  if (JobRun* job = LiveJob(event.job))
-    Doom(*job, Status(Code::kCancelled, "JOB05", "the job was cancelled", event.reason));
+  if (JobRun* job = LiveJob(event.job)) Doom(*job, Status(Code::kCancelled, "JOB05", "the job was cancelled", event.reason));
 }
 
 // First come, first served, as many as may run side by side; those share the free slots evenly (assignment.cc).
@@ -69,8 +68,17 @@ void Scheduler::State::Admit() {
 }
 
 void Scheduler::State::Finish(JobRun& job, Status status, std::int32_t main_exit) {
-  JobFinishedRecord record{job.id, job.spec.submit_key, job.spec.settings.name, job.spec.user, job.spec.settings.now_us,
-                           static_cast<std::uint32_t>(status.code()), status.tag(), status.what(), status.why(), status.fix(), main_exit,
+  JobFinishedRecord record{job.id,
+                           job.spec.submit_key,
+                           job.spec.settings.name,
+                           job.spec.user,
+                           job.spec.settings.now_us,
+                           static_cast<std::uint32_t>(status.code()),
+                           status.tag(),
+                           status.what(),
+                           status.why(),
+                           status.fix(),
+                           main_exit,
                            job.published.size()};
   Journal(record, true);
 
@@ -83,8 +91,13 @@ void Scheduler::State::Finish(JobRun& job, Status status, std::int32_t main_exit
     if (!executor.once.empty()) Out(PublishOnce{id, executor.once, status, ""});
   }
   job.phase = status.ok() ? JobPhase::kSucceeded : status.code() == Code::kCancelled ? JobPhase::kCancelled : JobPhase::kFailed;
-  Log(job, EventLine("job_finished", now).Num("job", job.id.value).Str("phase", PhaseName(job.phase)).Str("code", CodeName(status.code()))
-               .Str("tag", status.tag()).Str("what", status.what()).Num("main_exit", main_exit));
+  Log(job, EventLine("job_finished", now)
+               .Num("job", job.id.value)
+               .Str("phase", PhaseName(job.phase))
+               .Str("code", CodeName(status.code()))
+               .Str("tag", status.tag())
+               .Str("what", status.what())
+               .Num("main_exit", main_exit));
   Out(FinishJob{job.id, status, main_exit});
 
   while (!job.running.empty()) Release(job, job.running.begin()->first);

@@ -85,9 +85,8 @@ void Scheduler::State::Replan(JobRun& job) {
     for (std::uint32_t task = 0; task < run.tasks.size(); ++task)
       if (run.tasks[task].wanted && (all_there || InputsThere(job, run, task))) {
         run.ready.insert(run.ready.end(), task);
-        all_there |= std::all_of(run.stage.inputs.begin(), run.stage.inputs.end(), [&](const dag::StageInput& input) {
-          return Producer(job, run, input)->complete();
-        });
+        all_there |= std::all_of(run.stage.inputs.begin(), run.stage.inputs.end(),
+                                 [&](const dag::StageInput& input) { return Producer(job, run, input)->complete(); });
       } else if (run.tasks[task].wanted && std::any_of(run.stage.inputs.begin(), run.stage.inputs.end(), [&](const dag::StageInput& input) {
                    StageRun* producer = Producer(job, run, input);
                    return producer == nullptr || (input.pattern != dag::InputPattern::kOneToOne && !producer->complete());
@@ -123,19 +122,21 @@ void Scheduler::State::WakeOneToOne(JobRun& job, const StageRun& producer, std::
     }
 }
 
-// A re-run made other content than the task had before: the user's code is not deterministic. Whatever was made from the old content, directly or
-// through others, finished or running, present or lost, is forgotten and made again; when a result that came from it was already given to
-// main or named in the journal, nothing can mend it and the job stops. Never a silent mix.
+// A re-run made other content than the task had before: the user's code is not deterministic. Whatever was made from the old content,
+// directly or through others, finished or running, present or lost, is forgotten and made again; when a result that came from it was
+// already given to main or named in the journal, nothing can mend it and the job stops. Never a silent mix.
 //
 // No versions need to be compared to find the readers of the old content: the output was missing until now, so every reader that ever
 // started has read what was there before.
 void Scheduler::State::ContentChanged(JobRun& job, StageRun& changed, std::uint32_t task) {
-  Log(job, EventLine("content_changed", now).Num("stage", changed.key.stage.value).Num("task", task).Num("attempt", changed.tasks[task].winner));
+  Log(job,
+      EventLine("content_changed", now).Num("stage", changed.key.stage.value).Num("task", task).Num("attempt", changed.tasks[task].winner));
   if (options.planted.keep_stale_consumers) return;
   auto stop = [&](const StageRun& run) {
-    Doom(job, Status(Code::kUserError, "DET02", StageText(changed.stage) + " is not deterministic: a re-run of its task " + Number(task) +
-                     " made other content than before", "results made from the first content are already used by main or named as output (" +
-                     StageText(run.stage) + ")",
+    Doom(job, Status(Code::kUserError, "DET02",
+                     StageText(changed.stage) + " is not deterministic: a re-run of its task " + Number(task) +
+                         " made other content than before",
+                     "results made from the first content are already used by main or named as output (" + StageText(run.stage) + ")",
                      "give tasks what main computes by Broadcast(x), take seeds from job.Seed() and times from job.Now()"));
   };
   if (changed.pinned) return stop(changed);
@@ -175,8 +176,10 @@ void Scheduler::State::ContentChanged(JobRun& job, StageRun& changed, std::uint3
       if (run.sample == index && run.verdict != Verdict::kSkipped) run.verdict = Verdict::kNone;
       if (t.winner == 0) continue;
       if (t.done) {
-        if (run.segments()) FreeSegment(job, t.worker, t.segment);
-        else run.value_bytes -= run.values[index].size(), run.values[index].clear();
+        if (run.segments())
+          FreeSegment(job, t.worker, t.segment);
+        else
+          run.value_bytes -= run.values[index].size(), run.values[index].clear();
         --run.done;
       }
       t = {};
@@ -185,7 +188,8 @@ void Scheduler::State::ContentChanged(JobRun& job, StageRun& changed, std::uint3
     }
     if (record.tasks.empty()) continue;
     run.input_at_known = false;
-    Log(job, EventLine("segments_lost", now).Num("stage", key.stage.value).Num("count", record.tasks.size()).Str("cause", "content changed"));
+    Log(job,
+        EventLine("segments_lost", now).Num("stage", key.stage.value).Num("count", record.tasks.size()).Str("cause", "content changed"));
     Journal(record, false);
   }
   job.dirty = true;

@@ -24,7 +24,9 @@ class Writer {
     for (const T& item : list) each(*this, const_cast<T&>(item));
   }
   template <class Tag>
-  void Id(const ropewalk::Id<Tag>& id) { out_.Varint(id.value); }
+  void Id(const ropewalk::Id<Tag>& id) {
+    out_.Varint(id.value);
+  }
 
  private:
   ByteWriter out_;
@@ -62,7 +64,9 @@ class Reader {
     }
   }
   template <class Tag>
-  void Id(ropewalk::Id<Tag>& id) { id.value = in_.Varint(); }
+  void Id(ropewalk::Id<Tag>& id) {
+    id.value = in_.Varint();
+  }
   bool Whole() const { return in_.ok() && in_.empty() && !bad_; }
 
  private:
@@ -197,7 +201,9 @@ Result<Record> DecodeAs(std::string_view fields) {
 using Decoder = Result<Record> (*)(std::string_view);
 // A record's kind is its place here + 1, in the order of the variant. Only ever append.
 template <class... T>
-constexpr std::array<Decoder, sizeof...(T)> Decoders(const std::variant<T...>*) { return {&DecodeAs<T>...}; }
+constexpr std::array<Decoder, sizeof...(T)> Decoders(const std::variant<T...>*) {
+  return {&DecodeAs<T>...};
+}
 
 }  // namespace
 
@@ -217,9 +223,11 @@ Result<Record> Decode(std::string_view bytes) {
   auto version = static_cast<std::uint8_t>(bytes[0]);
   auto kind = static_cast<std::uint8_t>(bytes[1]);
   if (version > kRecordVersion || kind > kDecoders.size())
-    return Status(Code::kVersionSkew, "JRN02", "the journal was written by a newer master", "a record has version " + std::to_string(version) +
-                  " and kind " + std::to_string(kind), "start the version that wrote it, or a newer one");
-  if (version == 0 || kind == 0) return Status(Code::kDataLoss, "JRN01", "a record of the journal cannot be read", "it is of no known kind");
+    return Status(Code::kVersionSkew, "JRN02", "the journal was written by a newer master",
+                  "a record has version " + std::to_string(version) + " and kind " + std::to_string(kind),
+                  "start the version that wrote it, or a newer one");
+  if (version == 0 || kind == 0)
+    return Status(Code::kDataLoss, "JRN01", "a record of the journal cannot be read", "it is of no known kind");
   return kDecoders[kind - 1](bytes.substr(2));
 }
 

@@ -21,29 +21,42 @@ namespace ropewalk::scheduler {
 
 inline constexpr std::uint8_t kRecordVersion = 1;
 
-struct CountersRecord {             // ids below these were or may have been given out
+struct CountersRecord {  // ids below these were or may have been given out
   std::uint64_t job_next = 1;
   std::uint64_t executors_reserved = 1;
 };
-struct JobAcceptedRecord { JobSpec spec; };
-struct AttemptsRecord { JobId job; std::uint32_t reserved = 0; };
-struct OnceRecord { JobId job; std::string name; std::string value; };
-struct TaskDoneRecord {             // unsynced
+struct JobAcceptedRecord {
+  JobSpec spec;
+};
+struct AttemptsRecord {
   JobId job;
-  std::uint64_t sequence = 0;       // 0: the stage makes segments
+  std::uint32_t reserved = 0;
+};
+struct OnceRecord {
+  JobId job;
+  std::string name;
+  std::string value;
+};
+struct TaskDoneRecord {  // unsynced
+  JobId job;
+  std::uint64_t sequence = 0;  // 0: the stage makes segments
   TaskAttempt id;
   std::uint64_t hash = 0;
   bool has_value = false;
   std::string value;
 };
-struct TasksForgottenRecord {       // unsynced: made from content that has changed
+struct TasksForgottenRecord {  // unsynced: made from content that has changed
   JobId job;
   std::uint64_t sequence = 0;
   StageId stage;
   std::vector<std::uint32_t> tasks;
 };
-struct VerifiedRecord { JobId job; std::uint64_t sequence = 0; StageId stage; };  // unsynced
-struct WinnersRecord {              // of a kFiles stage, before its commit runs; pins the stages that the files came from
+struct VerifiedRecord {
+  JobId job;
+  std::uint64_t sequence = 0;
+  StageId stage;
+};                      // unsynced
+struct WinnersRecord {  // of a kFiles stage, before its commit runs; pins the stages that the files came from
   JobId job;
   std::uint64_t sequence = 0;
   StageId stage;
@@ -58,7 +71,10 @@ struct ActionPublishedRecord {
   std::vector<std::string> values;
   std::vector<StageId> pinned;
 };
-struct RetiredRecord { JobId job; std::vector<StageId> stages; };  // unsynced
+struct RetiredRecord {
+  JobId job;
+  std::vector<StageId> stages;
+};  // unsynced
 struct JobFinishedRecord {
   JobId job;
   std::string submit_key, name, user;  // a snapshot drops the rest of the job

@@ -16,8 +16,8 @@ std::vector<JournalRecord> Scheduler::Snapshot() const { return state_->Snapshot
 namespace {
 
 Status Unknown(JobId job) {
-  return Status(Code::kDataLoss, "JRN01", "the journal speaks of job " + Number(job.value) + " before it was accepted", "a record is missing",
-                "restore the master's folder from a backup");
+  return Status(Code::kDataLoss, "JRN01", "the journal speaks of job " + Number(job.value) + " before it was accepted",
+                "a record is missing", "restore the master's folder from a backup");
 }
 
 }  // namespace

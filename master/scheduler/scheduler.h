@@ -41,22 +41,22 @@
 namespace ropewalk::scheduler {
 
 struct JobSpec {
-  dag::Settings settings;                 // job 0: the core gives the next id; seed, now_us and slots are the shell's to fill in
-  std::string submit_key;                 // one key, one job: a repeated submit gets the same id (empty: every submit is a new job)
+  dag::Settings settings;  // job 0: the core gives the next id; seed, now_us and slots are the shell's to fill in
+  std::string submit_key;  // one key, one job: a repeated submit gets the same id (empty: every submit is a new job)
   std::vector<std::string> argv;
-  std::vector<std::string> environment;   // "NAME=value", the declared ones only
-  std::vector<std::string> artifacts;     // SHA-256 names; [0] is the executable
+  std::vector<std::string> environment;  // "NAME=value", the declared ones only
+  std::vector<std::string> artifacts;    // SHA-256 names; [0] is the executable
   std::string user;
-  std::uint32_t executors_max = 0;        // 0: one on each worker
-  std::uint32_t glibc_min = 0;            // 2036 is 2.36; a worker with less is not used; 0: any
-  std::uint32_t cpu_level_min = 0;        // x86-64-vN; 0: any
-  TimeMs time_limit_ms = 0;               // from acceptance (or the master's restart) to kDeadlineExceeded; 0: none
+  std::uint32_t executors_max = 0;  // 0: one on each worker
+  std::uint32_t glibc_min = 0;      // 2036 is 2.36; a worker with less is not used; 0: any
+  std::uint32_t cpu_level_min = 0;  // x86-64-vN; 0: any
+  TimeMs time_limit_ms = 0;         // from acceptance (or the master's restart) to kDeadlineExceeded; 0: none
 };
 
-struct SegmentAt {                        // what a worker says it holds: sealed segments only
+struct SegmentAt {  // what a worker says it holds: sealed segments only
   JobId job;
   dag::SegmentRef ref;
-  std::uint64_t content_hash = 0;         // 0: not known
+  std::uint64_t content_hash = 0;  // 0: not known
   std::uint64_t records = 0;
 };
 
@@ -81,20 +81,32 @@ using Values = std::shared_ptr<const std::vector<std::string>>;
 struct WorkerRegistered {
   WorkerId worker;
   std::string name;
-  std::string data_address;    // becomes SegmentRef.location; empty: this process
+  std::string data_address;  // becomes SegmentRef.location; empty: this process
   std::uint32_t slots = 0;
   std::vector<SegmentAt> segments;
-  std::uint32_t glibc = 0;     // 2036 is 2.36; 0: not known, fits every job
+  std::uint32_t glibc = 0;  // 2036 is 2.36; 0: not known, fits every job
   std::uint32_t cpu_level = 0;
 };
-struct WorkerLost { WorkerId worker; std::string reason; };
-struct WorkerDrained { WorkerId worker; };                       // no new tasks; running ones finish
-struct JobSubmitted { JobSpec spec; };
-struct JobCancelled { JobId job; std::string reason; };
-struct ExecutorReady { ExecutorId executor; };                   // it said hello
-// The process is gone (or never came). `reason` tells whose fault: kUserError: it exited or crashed by itself (exit_code or signal says how);
-// kResourceExhausted: killed for memory; kUnavailable: it could not be started, or the worker ended it (SIGKILL and SIGTERM count as that
-// whatever the code, since user code does not do it to itself); kInvalid, kNotFound, kVersionSkew:
+struct WorkerLost {
+  WorkerId worker;
+  std::string reason;
+};
+struct WorkerDrained {
+  WorkerId worker;
+};  // no new tasks; running ones finish
+struct JobSubmitted {
+  JobSpec spec;
+};
+struct JobCancelled {
+  JobId job;
+  std::string reason;
+};
+struct ExecutorReady {
+  ExecutorId executor;
+};  // it said hello
+// The process is gone (or never came). `reason` tells whose fault: kUserError: it exited or crashed by itself (exit_code or signal says
+// how); kResourceExhausted: killed for memory; kUnavailable: it could not be started, or the worker ended it (SIGKILL and SIGTERM count as
+// that whatever the code, since user code does not do it to itself); kInvalid, kNotFound, kVersionSkew:
 // it can never start (a missing library, a damaged artifact).
 struct ExecutorExited {
   ExecutorId executor;
@@ -104,51 +116,145 @@ struct ExecutorExited {
   std::vector<TaskCursor> cursors;  // of the tasks that it was running, as far as known
 };
 // A replica reached action `plan.sequence` of its main and serves tasks of it from now on.
-struct ExecutorAtAction { ExecutorId executor; dag::ActionPlan plan; };
-struct ExecutorAtOnce { ExecutorId executor; std::string name; };                       // waits for the value
-struct OnceComputed { ExecutorId executor; std::string name; std::string value; Status status; };
-struct MainReturned { ExecutorId executor; std::int32_t exit_code = 0; };
-struct TaskFinished { ExecutorId executor; JobId job; TaskAttempt id; dag::TaskResult result; TaskCounters counters; };
+struct ExecutorAtAction {
+  ExecutorId executor;
+  dag::ActionPlan plan;
+};
+struct ExecutorAtOnce {
+  ExecutorId executor;
+  std::string name;
+};  // waits for the value
+struct OnceComputed {
+  ExecutorId executor;
+  std::string name;
+  std::string value;
+  Status status;
+};
+struct MainReturned {
+  ExecutorId executor;
+  std::int32_t exit_code = 0;
+};
+struct TaskFinished {
+  ExecutorId executor;
+  JobId job;
+  TaskAttempt id;
+  dag::TaskResult result;
+  TaskCounters counters;
+};
 struct TaskFailed {
   ExecutorId executor;
   JobId job;
   TaskAttempt id;
-  Status status;  // kUserError: the user's code or data; kUnavailable, kResourceExhausted, kDataLoss, kCancelled: the machine's fault; else final
+  // kUserError: the user's code or data; kUnavailable, kResourceExhausted, kDataLoss, kCancelled: the machine's fault; else final.
+  Status status;
   std::uint64_t cursor_split = 0;
   std::uint64_t cursor_offset = 0;
   std::string source;
 };
 // The task gave its slot back because an input could not be read: the producer's fault, not the reader's. kDataLoss: the segment is gone or
 // damaged; kUnavailable: its owner did not answer. Readers fail fast (never wait for a re-run), so that reducers cannot hold all slots.
-struct FetchFailed { ExecutorId executor; JobId job; TaskAttempt id; dag::SegmentRef lost; Status status; };
-struct SegmentsLost { WorkerId worker; JobId job; std::vector<SegmentId> segments; };
-struct TimerFired { std::uint64_t timer = 0; };
+struct FetchFailed {
+  ExecutorId executor;
+  JobId job;
+  TaskAttempt id;
+  dag::SegmentRef lost;
+  Status status;
+};
+struct SegmentsLost {
+  WorkerId worker;
+  JobId job;
+  std::vector<SegmentId> segments;
+};
+struct TimerFired {
+  std::uint64_t timer = 0;
+};
 
-using Event = std::variant<WorkerRegistered, WorkerLost, WorkerDrained, JobSubmitted, JobCancelled, ExecutorReady, ExecutorExited,
-                           ExecutorAtAction, ExecutorAtOnce, OnceComputed, MainReturned, TaskFinished, TaskFailed, FetchFailed,
-                           SegmentsLost, TimerFired>;
+using Event =
+    std::variant<WorkerRegistered, WorkerLost, WorkerDrained, JobSubmitted, JobCancelled, ExecutorReady, ExecutorExited, ExecutorAtAction,
+                 ExecutorAtOnce, OnceComputed, MainReturned, TaskFinished, TaskFailed, FetchFailed, SegmentsLost, TimerFired>;
 
 // ---- actions: what to do, in this order --------------------------------------------------------------------------------------------
 // Append to the journal. `sync`: durable before anything that follows is done. Not `sync`: written in order, durable at the latest with the
 // next synced record; nothing waits for it (what a task made: losing the suffix of these means only that some work is done again).
 // A record above 64 KiB (large results, broadcast values) may be put in a file of its own that is synced first, with a reference in the
 // journal: the bytes are opaque, so this indirection is the shell's; Replay() gets the bytes as they were.
-struct JournalRecord { std::string bytes; bool sync = true; };
-struct AcceptJob { JobId job; std::string submit_key; };         // now the client may be told
-struct RefuseJob { std::string submit_key; Status status; };     // kUnplaceable: no worker fits; kResourceExhausted: too many jobs wait
-struct StartExecutor { WorkerId worker; JobId job; ExecutorId executor; };
-struct StopExecutor { WorkerId worker; ExecutorId executor; std::string reason; };
-struct NameDriver { ExecutorId executor; JobId job; };           // its plan leads, it computes Once values and its stdout is the job's
-struct RunTask { ExecutorId executor; JobId job; std::uint64_t sequence = 0; TaskAttempt id; std::vector<dag::TaskInput> inputs; bool retry = false; bool verify = false; };
-struct CancelTask { ExecutorId executor; JobId job; TaskAttempt id; };  // its slot counts as free at once
-struct PublishAction { ExecutorId executor; std::uint64_t sequence = 0; Status status; Values values; };
-struct ComputeOnce { ExecutorId executor; std::string name; };   // to the driver that waits in Once(name): compute, answer OnceComputed
-struct PublishOnce { ExecutorId executor; std::string name; Status status; std::string value; };
-struct FreeSegments { WorkerId worker; JobId job; std::vector<SegmentId> segments; bool whole_job = false; };  // whole_job: all of the job's
-struct FinishJob { JobId job; Status status; std::int32_t main_exit = 0; };  // after it, everything of the job is released
-struct SetTimer { std::uint64_t timer = 0; TimeMs at = 0; };
+struct JournalRecord {
+  std::string bytes;
+  bool sync = true;
+};
+struct AcceptJob {
+  JobId job;
+  std::string submit_key;
+};  // now the client may be told
+struct RefuseJob {
+  std::string submit_key;
+  Status status;
+};  // kUnplaceable: no worker fits; kResourceExhausted: too many jobs wait
+struct StartExecutor {
+  WorkerId worker;
+  JobId job;
+  ExecutorId executor;
+};
+struct StopExecutor {
+  WorkerId worker;
+  ExecutorId executor;
+  std::string reason;
+};
+struct NameDriver {
+  ExecutorId executor;
+  JobId job;
+};  // its plan leads, it computes Once values and its stdout is the job's
+struct RunTask {
+  ExecutorId executor;
+  JobId job;
+  std::uint64_t sequence = 0;
+  TaskAttempt id;
+  std::vector<dag::TaskInput> inputs;
+  bool retry = false;
+  bool verify = false;
+};
+struct CancelTask {
+  ExecutorId executor;
+  JobId job;
+  TaskAttempt id;
+};  // its slot counts as free at once
+struct PublishAction {
+  ExecutorId executor;
+  std::uint64_t sequence = 0;
+  Status status;
+  Values values;
+};
+struct ComputeOnce {
+  ExecutorId executor;
+  std::string name;
+};  // to the driver that waits in Once(name): compute, answer OnceComputed
+struct PublishOnce {
+  ExecutorId executor;
+  std::string name;
+  Status status;
+  std::string value;
+};
+struct FreeSegments {
+  WorkerId worker;
+  JobId job;
+  std::vector<SegmentId> segments;
+  bool whole_job = false;
+};  // whole_job: all of the job's
+struct FinishJob {
+  JobId job;
+  Status status;
+  std::int32_t main_exit = 0;
+};  // after it, everything of the job is released
+struct SetTimer {
+  std::uint64_t timer = 0;
+  TimeMs at = 0;
+};
 // A line of the job's event log: {"event":"task_lost",...}; tests assert recovery from these.
-struct LogEvent { JobId job; std::string kind; std::string json; };
+struct LogEvent {
+  JobId job;
+  std::string kind;
+  std::string json;
+};
 
 using SchedulerAction = std::variant<JournalRecord, AcceptJob, RefuseJob, StartExecutor, StopExecutor, NameDriver, RunTask, CancelTask,
                                      PublishAction, ComputeOnce, PublishOnce, FreeSegments, FinishJob, SetTimer, LogEvent>;
@@ -162,20 +268,20 @@ struct PlantedBugs {
 };
 
 struct Options {
-  std::uint32_t jobs_running_max = 16;          // further jobs wait in the order of submission
-  std::uint32_t jobs_waiting_max = 10'000;      // beyond it a submit is refused
-  std::uint32_t jobs_finished_kept = 1'000;     // finished jobs that views still show
-  std::uint32_t machine_attempts_max = 16;      // machine faults of one task before the job fails with the last of them
-  std::uint32_t fetch_retries_max = 32;         // of one task; each one re-runs a producer, so this bounds livelock only
-  std::uint32_t worker_task_failures_max = 4;   // machine faults in a row on one worker before it is avoided for a while
+  std::uint32_t jobs_running_max = 16;         // further jobs wait in the order of submission
+  std::uint32_t jobs_waiting_max = 10'000;     // beyond it a submit is refused
+  std::uint32_t jobs_finished_kept = 1'000;    // finished jobs that views still show
+  std::uint32_t machine_attempts_max = 16;     // machine faults of one task before the job fails with the last of them
+  std::uint32_t fetch_retries_max = 32;        // of one task; each one re-runs a producer, so this bounds livelock only
+  std::uint32_t worker_task_failures_max = 4;  // machine faults in a row on one worker before it is avoided for a while
   TimeMs worker_avoided_ms = 30'000;
-  std::uint32_t executor_failures_max = 10;     // executors in a row that die before they do anything
-  TimeMs executor_restart_delay_ms = 200;       // doubled for each crash in a row, bounded by:
+  std::uint32_t executor_failures_max = 10;  // executors in a row that die before they do anything
+  TimeMs executor_restart_delay_ms = 200;    // doubled for each crash in a row, bounded by:
   TimeMs executor_restart_delay_max_ms = 10'000;
-  TimeMs executor_start_max_ms = 60'000;        // from StartExecutor to ExecutorReady
-  TimeMs task_retry_delay_ms = 100;             // after a machine fault; doubled, bounded by 5 s
-  TimeMs recovery_grace_ms = 5'000;             // after a restart of the master: how long outputs known to exist may take to be reported
-  TimeMs verify_wait_ms = 2'000;                // how long a verdict waits for a second executor that is still starting
+  TimeMs executor_start_max_ms = 60'000;  // from StartExecutor to ExecutorReady
+  TimeMs task_retry_delay_ms = 100;       // after a machine fault; doubled, bounded by 5 s
+  TimeMs recovery_grace_ms = 5'000;       // after a restart of the master: how long outputs known to exist may take to be reported
+  TimeMs verify_wait_ms = 2'000;          // how long a verdict waits for a second executor that is still starting
   PlantedBugs planted;
 };
 
@@ -198,11 +304,11 @@ class Scheduler {
   // sync it and drop the old one (between two Steps, with all earlier records written).
   std::vector<JournalRecord> Snapshot() const;
 
-  std::vector<JobView> Jobs() const;                // in the order of submission; finished ones as long as they are kept
+  std::vector<JobView> Jobs() const;  // in the order of submission; finished ones as long as they are kept
   std::optional<JobView> Job(JobId job) const;
-  std::uint64_t JobVersion(JobId job) const;        // grows with each change of the job's view; 0: no such job. O(log n): for polling
+  std::uint64_t JobVersion(JobId job) const;  // grows with each change of the job's view; 0: no such job. O(log n): for polling
   std::vector<WorkerView> Workers() const;
-  const JobSpec* Spec(JobId job) const;             // what its executors are started with; nullptr: not known or finished. Until the next call
+  const JobSpec* Spec(JobId job) const;  // what its executors are started with; nullptr: not known or finished. Until the next call
 
  private:
   struct State;

@@ -30,10 +30,10 @@
 
 namespace ropewalk::scheduler {
 
-inline constexpr std::uint32_t kAttemptBlock = 4096;     // attempts that one journal record reserves
+inline constexpr std::uint32_t kAttemptBlock = 4096;  // attempts that one journal record reserves
 inline constexpr std::uint64_t kExecutorBlock = 1024;
 inline constexpr std::size_t kInlineValueBytes = 64 << 10;  // larger values of unfinished actions are made again after a restart
-inline constexpr std::size_t kPlansKept = 64;            // published plans kept to name the operator that a late replica's plan differs in
+inline constexpr std::size_t kPlansKept = 64;  // published plans kept to name the operator that a late replica's plan differs in
 
 struct Worker {
   WorkerId id;
@@ -57,9 +57,9 @@ struct Executor {
   std::set<std::uint64_t> at;                      // unpublished actions that it announced with an equal plan: it can run their tasks
   std::map<std::uint64_t, dag::ActionPlan> early;  // announced before the driver did
   std::uint64_t last_action = 0;
-  std::string once;                                // waits for this value; empty: does not
+  std::string once;  // waits for this value; empty: does not
   std::uint64_t onces_seen = 0;
-  std::set<std::uint32_t> running;                 // attempts
+  std::set<std::uint32_t> running;  // attempts
   bool main_returned = false;
   std::int32_t main_exit = 0;
 };
@@ -72,9 +72,9 @@ struct Trouble {
   std::uint32_t crashes = 0;
   std::uint32_t same_cursor = 0;  // crashes in a row at `split`, `offset`
   std::uint64_t split = 0, offset = 0;
-  bool alone = false;             // nobody knows which task crashed its executor: it runs with no other beside it
+  bool alone = false;  // nobody knows which task crashed its executor: it runs with no other beside it
   TimeMs not_before = 0;
-  WorkerId avoid;                 // where it failed last; another one is better
+  WorkerId avoid;  // where it failed last; another one is better
 };
 
 struct TaskRun {
@@ -101,22 +101,22 @@ struct StageRun {
   StageKey key;
   dag::Stage stage;
   std::vector<TaskRun> tasks;
-  std::vector<std::string> values;         // unless it makes segments
+  std::vector<std::string> values;  // unless it makes segments
   std::uint64_t value_bytes = 0;
   std::uint32_t done = 0;
   std::uint32_t running = 0;
   std::uint32_t failed = 0;
-  std::set<std::uint32_t> ready;           // wanted, not running, all inputs there
+  std::set<std::uint32_t> ready;  // wanted, not running, all inputs there
   std::map<std::uint32_t, Trouble> trouble;
   std::map<std::uint32_t, std::string> lost_cause;
   std::map<std::uint32_t, std::uint32_t> unreachable;  // reports that a segment's owner did not answer
-  bool pinned = false;                     // a published result or journalled winner came from its content: it may not change any more
-  bool winners_journalled = false;         // kFiles
+  bool pinned = false;              // a published result or journalled winner came from its content: it may not change any more
+  bool winners_journalled = false;  // kFiles
   Verdict verdict = Verdict::kNone;
-  std::uint32_t sample = 0;                // the task that is run twice
-  ExecutorId verified_by;                  // who made the sampled output; the second run prefers another
+  std::uint32_t sample = 0;  // the task that is run twice
+  ExecutorId verified_by;    // who made the sampled output; the second run prefers another
   std::uint32_t verify_attempt = 0;
-  TimeMs verify_since = 0;                 // when the action was complete but for verdicts
+  TimeMs verify_since = 0;                     // when the action was complete but for verdicts
   std::map<WorkerId, std::uint64_t> input_at;  // bytes of all-to-all inputs on each worker; filled when first needed
   bool input_at_known = false;
 
@@ -160,10 +160,10 @@ struct JobRun {
   Status status;
   std::int32_t main_exit = 0;
 
-  std::uint64_t actions_done = 0;          // of a finished job; before that published.size()
+  std::uint64_t actions_done = 0;  // of a finished job; before that published.size()
 
   std::uint32_t attempt_next = 1;
-  std::uint32_t attempts_reserved = 0;     // journalled: numbers below it may be given out
+  std::uint32_t attempts_reserved = 0;  // journalled: numbers below it may be given out
 
   std::set<ExecutorId> executors;
   ExecutorId driver;
@@ -172,23 +172,23 @@ struct JobRun {
   std::map<std::uint64_t, PublishedAction> published;
   std::map<std::uint64_t, dag::ActionPlan> plans_kept;
   std::map<StageKey, StageRun> stages;
-  std::map<std::uint32_t, RunningTask> running;      // by attempt
-  std::set<StageId> retired;                         // named by plans, not freed yet
-  std::set<StageId> pinned_before;                   // replayed: pinned stages whose plan was not seen yet
+  std::map<std::uint32_t, RunningTask> running;  // by attempt
+  std::set<StageId> retired;                     // named by plans, not freed yet
+  std::set<StageId> pinned_before;               // replayed: pinned stages whose plan was not seen yet
   std::set<StageKey> verified_before;
   std::map<StageKey, std::map<std::uint32_t, TaskDoneRecord>> known;  // replayed: what finished tasks of unseen plans had made
   std::set<StageKey> winners_before;
   std::map<StageId, std::map<std::uint32_t, std::vector<HeldSegment>>> held;
 
   std::map<WorkerId, RestartDelay> restarts;
-  std::uint32_t executor_failures = 0;     // in a row, of the whole job
+  std::uint32_t executor_failures = 0;                       // in a row, of the whole job
   std::map<std::string, std::set<ExecutorId>> main_crashes;  // the way of crashing -> where it happened
   std::set<WorkerId> workers_used;
 
-  TimeMs grace_until = 0;                  // after a restart: outputs that the journal knows are waited for, not made again
-  bool dirty = false;                      // Replan() is due
-  bool settle = true;                      // actions may be complete, executors may be missing
-  std::optional<Status> doom;              // finish with this at the end of the step
+  TimeMs grace_until = 0;      // after a restart: outputs that the journal knows are waited for, not made again
+  bool dirty = false;          // Replan() is due
+  bool settle = true;          // actions may be complete, executors may be missing
+  std::optional<Status> doom;  // finish with this at the end of the step
   std::int32_t doom_exit = 0;
 
   bool over() const { return phase >= JobPhase::kSucceeded; }
@@ -208,8 +208,8 @@ struct Scheduler::State {
 
   std::map<JobId, JobRun> jobs;  // ids grow: the order of submission
   std::map<std::string, JobId> submit_keys;
-  std::set<JobId> live;       // not over
-  std::deque<JobId> finished; // oldest first
+  std::set<JobId> live;        // not over
+  std::deque<JobId> finished;  // oldest first
   std::map<WorkerId, Worker> workers;
   std::map<ExecutorId, Executor> executors;
   std::map<std::uint64_t, Timer> timers;
@@ -217,14 +217,16 @@ struct Scheduler::State {
   std::uint64_t executor_next = 1;
   std::uint64_t executors_reserved = 1;  // journalled
   std::uint64_t timer_next = 1;
-  bool assign = false;        // a slot or a task became free
+  bool assign = false;  // a slot or a task became free
 
   // step.cc
   std::vector<SchedulerAction> Step(TimeMs at, const Event& event);
   void Settle();
   void On(const TimerFired& event);
   template <class Action>
-  void Out(Action action) { out.emplace_back(std::move(action)); }
+  void Out(Action action) {
+    out.emplace_back(std::move(action));
+  }
   void Journal(const Record& record, bool sync);
   void Log(const JobRun& job, const EventLine& line);
   void Wake(TimeMs at);  // a Step at that time
@@ -282,7 +284,8 @@ struct Scheduler::State {
   RunningTask* Registered(JobRun& job, ExecutorId executor, const TaskAttempt& id);
   void Release(JobRun& job, std::uint32_t attempt);  // the attempt is over, whatever the way
   void Cancel(JobRun& job, std::uint32_t attempt);
-  void Register(JobRun& job, StageRun& run, std::uint32_t task, std::uint32_t attempt, const Executor& executor, const dag::TaskResult& result);
+  void Register(JobRun& job, StageRun& run, std::uint32_t task, std::uint32_t attempt, const Executor& executor,
+                const dag::TaskResult& result);
   void UserFailure(JobRun& job, StageRun& run, std::uint32_t task, const TaskFailed& event);
   void MachineFailure(JobRun& job, StageRun& run, std::uint32_t task, WorkerId worker, const Status& status);
   void Crash(JobRun& job, StageRun& run, std::uint32_t task, const ExecutorExited& event, const TaskCursor* cursor, bool alone);

@@ -20,8 +20,8 @@ std::vector<SchedulerAction> Scheduler::State::Step(TimeMs at, const Event& even
   return std::exchange(out, {});
 }
 
-// What follows from any event: jobs end, start, get executors and a driver; lost work is planned; complete actions are published; free slots
-// get tasks. Each part is cheap when nothing of its kind changed.
+// What follows from any event: jobs end, start, get executors and a driver; lost work is planned; complete actions are published; free
+// slots get tasks. Each part is cheap when nothing of its kind changed.
 void Scheduler::State::Settle() {
   Admit();
   std::vector<JobId> ids(live.begin(), live.end());
@@ -46,8 +46,8 @@ void Scheduler::State::Settle() {
       if (driver.main_returned && driver.early.empty()) {
         Status status;
         if (driver.main_exit != 0)
-          status = Status(Code::kUserError, "MAIN02", "main returned " + std::to_string(driver.main_exit), "the job's main ended with that code",
-                          "look at the job's output: `ropewalk logs`");
+          status = Status(Code::kUserError, "MAIN02", "main returned " + std::to_string(driver.main_exit),
+                          "the job's main ended with that code", "look at the job's output: `ropewalk logs`");
         Finish(job, std::move(status), driver.main_exit);
         any_over = true;
         continue;
@@ -89,7 +89,8 @@ void Scheduler::State::On(const TimerFired& event) {
       Out(StopExecutor{executor->worker, executor->id, "it did not say hello in time"});
       ExecutorExited exited;
       exited.executor = executor->id;
-      exited.reason = Status(Code::kUnavailable, "EXE01", "an executor did not start in time", "it said no hello", "look at the worker's log");
+      exited.reason =
+          Status(Code::kUnavailable, "EXE01", "an executor did not start in time", "it said no hello", "look at the worker's log");
       On(exited);
       break;
     }

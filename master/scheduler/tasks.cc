@@ -77,7 +77,8 @@ void Scheduler::State::On(const TaskFinished& event) {
     if (event.result.segment) {
       StageRun* run = FindStage(*job, {0, event.id.stage});
       bool ours = run != nullptr && event.id.task < run->tasks.size() && run->tasks[event.id.task].done &&
-                  run->tasks[event.id.task].worker == executor->worker && run->tasks[event.id.task].segment == event.result.segment->segment;
+                  run->tasks[event.id.task].worker == executor->worker &&
+                  run->tasks[event.id.task].segment == event.result.segment->segment;
       if (!ours) FreeSegment(*job, executor->worker, event.result.segment->segment);
     }
     return;
@@ -88,10 +89,15 @@ void Scheduler::State::On(const TaskFinished& event) {
   job->executor_failures = 0;
   job->restarts.erase(executor->worker);
   if (auto worker = workers.find(executor->worker); worker != workers.end()) worker->second.failures_in_row = 0;
-  Log(*job, TaskLine("task_finished", now, event.id, event.executor).Num("worker", executor->worker.value).Flag("verify", task.verify)
-                .Num("ms", now - task.since).Num("bytes", event.result.segment ? event.result.segment->bytes : event.result.value.size())
-                .Num("records_in", event.counters.records_in).Num("bytes_in", event.counters.bytes_in)
-                .Num("records_out", event.counters.records_out).Num("bytes_out", event.counters.bytes_out)
+  Log(*job, TaskLine("task_finished", now, event.id, event.executor)
+                .Num("worker", executor->worker.value)
+                .Flag("verify", task.verify)
+                .Num("ms", now - task.since)
+                .Num("bytes", event.result.segment ? event.result.segment->bytes : event.result.value.size())
+                .Num("records_in", event.counters.records_in)
+                .Num("bytes_in", event.counters.bytes_in)
+                .Num("records_out", event.counters.records_out)
+                .Num("bytes_out", event.counters.bytes_out)
                 .Num("bytes_spilled", event.counters.bytes_spilled));
   if (task.verify)
     OnVerified(*job, run, event.id.attempt, event.executor, event.result);
@@ -129,9 +135,10 @@ void Scheduler::State::Register(JobRun& job, StageRun& run, std::uint32_t task, 
       record.value = result.value;
     }
     if (run.stage.output == dag::StageOutput::kResult && run.value_bytes > job.spec.settings.collect_bytes_max)
-      return Doom(job, Status(Code::kUserError, "ACT01", "the result of " + StageText(run.stage) + " is larger than " +
-                              Number(job.spec.settings.collect_bytes_max) + " bytes", "results are held in memory by main and the master",
-                              "write it to files (WriteText), or make it smaller first"));
+      return Doom(
+          job, Status(Code::kUserError, "ACT01",
+                      "the result of " + StageText(run.stage) + " is larger than " + Number(job.spec.settings.collect_bytes_max) + " bytes",
+                      "results are held in memory by main and the master", "write it to files (WriteText), or make it smaller first"));
   }
   // The old content is forgotten in the journal before the new one is named: a replay never sees consumers of the one with the other.
   if (changed) ContentChanged(job, run, task);
@@ -158,8 +165,12 @@ void Scheduler::State::On(const TaskFailed& event) {
   Release(*job, event.id.attempt);
   job->dirty = true;
   ++run.failed;
-  Log(*job, TaskLine("task_failed", now, event.id, event.executor).Str("code", CodeName(event.status.code())).Str("tag", event.status.tag())
-                .Str("what", event.status.what()).Num("split", event.cursor_split).Num("offset", event.cursor_offset)
+  Log(*job, TaskLine("task_failed", now, event.id, event.executor)
+                .Str("code", CodeName(event.status.code()))
+                .Str("tag", event.status.tag())
+                .Str("what", event.status.what())
+                .Num("split", event.cursor_split)
+                .Num("offset", event.cursor_offset)
                 .Flag("verify", task.verify));
   switch (event.status.code()) {
     case Code::kUserError:
@@ -184,14 +195,16 @@ void Scheduler::State::UserFailure(JobRun& job, StageRun& run, std::uint32_t tas
   std::string why = last.why();
   if (!why.empty()) why += "; ";
   why += "tried " + Number(trouble.user_failures) + " times; last at " + Place(event.cursor_split, event.cursor_offset, event.source);
-  Doom(job, Status(Code::kUserError, last.tag().empty() ? "TASK03" : last.tag(), TaskText(run, task) + " failed: " + last.what(), why, last.fix()));
+  Doom(job, Status(Code::kUserError, last.tag().empty() ? "TASK03" : last.tag(), TaskText(run, task) + " failed: " + last.what(), why,
+                   last.fix()));
 }
 
 // A machine's fault: another try, elsewhere if possible, after a growing delay.
 void Scheduler::State::MachineFailure(JobRun& job, StageRun& run, std::uint32_t task, WorkerId worker, const Status& status) {
   Trouble& trouble = run.trouble[task];
   if (++trouble.machine_failures > options.machine_attempts_max)
-    return Doom(job, status.WithContext(TaskText(run, task) + " failed " + Number(trouble.machine_failures) + " times by faults of machines"));
+    return Doom(job,
+                status.WithContext(TaskText(run, task) + " failed " + Number(trouble.machine_failures) + " times by faults of machines"));
   TimeMs delay = options.task_retry_delay_ms << std::min<std::uint32_t>(trouble.machine_failures - 1, 10);
   trouble.not_before = now + std::min<TimeMs>(delay, 5'000);
   trouble.avoid = worker;
@@ -201,7 +214,8 @@ void Scheduler::State::MachineFailure(JobRun& job, StageRun& run, std::uint32_t 
 
 // The task's executor crashed. At the same record again and again: it is the user's code. The first crash knows only the batch, so that the
 // place is compared from the second one on (retries keep a precise cursor).
-void Scheduler::State::Crash(JobRun& job, StageRun& run, std::uint32_t task, const ExecutorExited& event, const TaskCursor* cursor, bool alone) {
+void Scheduler::State::Crash(JobRun& job, StageRun& run, std::uint32_t task, const ExecutorExited& event, const TaskCursor* cursor,
+                             bool alone) {
   Trouble& trouble = run.trouble[task];
   ++run.failed;
   ++trouble.crashes;
@@ -215,9 +229,10 @@ void Scheduler::State::Crash(JobRun& job, StageRun& run, std::uint32_t task, con
   bool same = trouble.crashes >= limit && trouble.same_cursor + 1 >= limit;
   if (!same && trouble.crashes < 2 * limit) return;
   std::string way = event.signal != 0 ? "signal " + std::to_string(event.signal) : "exit code " + std::to_string(event.exit_code);
-  Doom(job, Status(Code::kUserError, "TASK04", TaskText(run, task) + " crashed its executor " + Number(trouble.crashes) + " times (" + way + ")",
-                   (same ? "every time at " : "last at ") + Place(split, offset, cursor == nullptr ? "" : cursor->source),
-                   "look at that record; run the job without --master under a debugger"),
+  Doom(job,
+       Status(Code::kUserError, "TASK04", TaskText(run, task) + " crashed its executor " + Number(trouble.crashes) + " times (" + way + ")",
+              (same ? "every time at " : "last at ") + Place(split, offset, cursor == nullptr ? "" : cursor->source),
+              "look at that record; run the job without --master under a debugger"),
        event.exit_code);
 }
 
@@ -233,11 +248,15 @@ void Scheduler::State::On(const FetchFailed& event) {
   job->dirty = true;
   ++run.failed;
   const TaskAttempt& producer = event.lost.producer;
-  Log(*job, TaskLine("fetch_failed", now, event.id, event.executor).Num("from_stage", producer.stage.value).Num("from_task", producer.task)
-                .Num("from_attempt", producer.attempt).Str("code", CodeName(event.status.code())));
+  Log(*job, TaskLine("fetch_failed", now, event.id, event.executor)
+                .Num("from_stage", producer.stage.value)
+                .Num("from_task", producer.task)
+                .Num("from_attempt", producer.attempt)
+                .Str("code", CodeName(event.status.code())));
   Trouble& trouble = run.trouble[task.task];
   if (++trouble.fetch_failures > options.fetch_retries_max)
-    return Doom(*job, event.status.WithContext(TaskText(run, task.task) + " could not read its input " + Number(trouble.fetch_failures) + " times"));
+    return Doom(*job, event.status.WithContext(TaskText(run, task.task) + " could not read its input " + Number(trouble.fetch_failures) +
+                                               " times"));
 
   // Many readers report one lost segment: the first report acts, the others find the producer missing or replaced.
   StageRun* source = FindStage(*job, {0, producer.stage});

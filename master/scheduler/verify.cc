@@ -32,8 +32,8 @@ bool Scheduler::State::VerdictsPending(JobRun& job, const dag::ActionPlan& plan,
   return pending;
 }
 
-// The second run of a sampled task: on another executor than the first where the job has one (or will have one soon); it takes only slots that
-// no other task of the job could use. True: one was started.
+// The second run of a sampled task: on another executor than the first where the job has one (or will have one soon); it takes only slots
+// that no other task of the job could use. True: one was started.
 bool Scheduler::State::AssignVerify(JobRun& job) {
   for (auto& [key, run] : job.stages) {
     if (run.verdict != Verdict::kReady) continue;
@@ -85,16 +85,22 @@ void Scheduler::State::OnVerified(JobRun& job, StageRun& run, std::uint32_t atte
   std::uint64_t hash = run.segments() && result.segment ? result.segment->content_hash : result.content_hash;
   const TaskRun& t = run.tasks[run.sample];
   EventLine line(hash == t.hash ? "verify_ok" : "verify_failed", now);
-  Log(job, line.Num("stage", run.key.stage.value).Num("task", run.sample).Num("attempt", t.winner).Num("second", attempt)
-               .Num("executor", executor.value).Hex("hash", t.hash).Hex("second_hash", hash));
+  Log(job, line.Num("stage", run.key.stage.value)
+               .Num("task", run.sample)
+               .Num("attempt", t.winner)
+               .Num("second", attempt)
+               .Num("executor", executor.value)
+               .Hex("hash", t.hash)
+               .Hex("second_hash", hash));
   job.dirty = true;
   if (hash == t.hash) {
     run.verdict = Verdict::kAgreed;
     Journal(VerifiedRecord{job.id, run.key.sequence, run.key.stage}, false);
     return;
   }
-  Doom(job, Status(Code::kUserError, "DET01", StageText(run.stage) + " is not deterministic: two runs of its task " + Number(run.sample) +
-                   " made different content", "a lost part could not be made again without mixing two versions of the data",
+  Doom(job, Status(Code::kUserError, "DET01",
+                   StageText(run.stage) + " is not deterministic: two runs of its task " + Number(run.sample) + " made different content",
+                   "a lost part could not be made again without mixing two versions of the data",
                    "give tasks what main computes by Broadcast(x), take seeds from job.Seed() and times from job.Now(), capture by value; "
                    "--verify=off runs it all the same"));
 }

@@ -6,11 +6,16 @@ namespace ropewalk::scheduler {
 
 std::string_view PhaseName(JobPhase phase) {
   switch (phase) {
-    case JobPhase::kPending: return "pending";
-    case JobPhase::kRunning: return "running";
-    case JobPhase::kSucceeded: return "succeeded";
-    case JobPhase::kFailed: return "failed";
-    case JobPhase::kCancelled: return "cancelled";
+    case JobPhase::kPending:
+      return "pending";
+    case JobPhase::kRunning:
+      return "running";
+    case JobPhase::kSucceeded:
+      return "succeeded";
+    case JobPhase::kFailed:
+      return "failed";
+    case JobPhase::kCancelled:
+      return "cancelled";
   }
   return "unknown";
 }
@@ -87,21 +92,26 @@ std::vector<std::string> Scheduler::State::PendingReasons(const JobRun& job) con
   for (const auto& [id, worker] : workers) {
     if (!Fits(worker, job.spec)) continue;
     ++fit;
-    if (worker.drained) ++drained;
-    else if (worker.avoided_until > now) ++avoided;
-    else free_slots += worker.slots - std::min(worker.slots, worker.busy);
+    if (worker.drained)
+      ++drained;
+    else if (worker.avoided_until > now)
+      ++avoided;
+    else
+      free_slots += worker.slots - std::min(worker.slots, worker.busy);
   }
-  if (!workers.empty() && fit == 0) reasons.push_back("none of the " + Number(workers.size()) + " workers has the glibc or CPU level that the executable needs");
+  if (!workers.empty() && fit == 0)
+    reasons.push_back("none of the " + Number(workers.size()) + " workers has the glibc or CPU level that the executable needs");
   if (drained > 0) reasons.push_back(Number(drained) + " workers are being drained");
   if (avoided > 0) reasons.push_back(Number(avoided) + " workers are avoided for a while after faults in a row");
   for (ExecutorId id : job.executors) {
     const Executor& executor = executors.at(id);
-    if (executor.phase == ExecutorPhase::kStarting) reasons.push_back("executor " + Number(id.value) + " is starting on " + workers.at(executor.worker).name);
+    if (executor.phase == ExecutorPhase::kStarting)
+      reasons.push_back("executor " + Number(id.value) + " is starting on " + workers.at(executor.worker).name);
   }
   for (const auto& [worker, delay] : job.restarts)
     if (delay.not_before > now && workers.contains(worker))
-      reasons.push_back("the executor on " + workers.at(worker).name + " is started again in " + Number(static_cast<std::uint64_t>(delay.not_before - now)) +
-                        " ms; it ended by " + delay.reason);
+      reasons.push_back("the executor on " + workers.at(worker).name + " is started again in " +
+                        Number(static_cast<std::uint64_t>(delay.not_before - now)) + " ms; it ended by " + delay.reason);
   if (job.driver && job.actions.empty()) {
     const Executor& driver = executors.at(job.driver);
     reasons.push_back(driver.once.empty() ? "main is between actions (executor " + Number(job.driver.value) + " drives it)"
@@ -120,11 +130,14 @@ std::vector<std::string> Scheduler::State::PendingReasons(const JobRun& job) con
         reasons.push_back("task " + Number(task) + " of " + StageText(run.stage) + " is tried again in " +
                           Number(static_cast<std::uint64_t>(trouble->second.not_before - now)) + " ms after a fault");
     }
-    if (run.verdict == Verdict::kReady) reasons.push_back("the second run of " + StageText(run.stage) + " waits for a slot on another executor");
+    if (run.verdict == Verdict::kReady)
+      reasons.push_back("the second run of " + StageText(run.stage) + " waits for a slot on another executor");
   }
   if (waiting > 3) reasons.push_back(Number(waiting - 3) + " more tasks wait after faults");
-  if (ready > 0 && free_slots == 0 && fit > 0) reasons.push_back(Number(ready) + " tasks wait for a free slot");
-  else if (ready > 0) reasons.push_back(Number(ready) + " tasks wait for an executor that has reached their action");
+  if (ready > 0 && free_slots == 0 && fit > 0)
+    reasons.push_back(Number(ready) + " tasks wait for a free slot");
+  else if (ready > 0)
+    reasons.push_back(Number(ready) + " tasks wait for an executor that has reached their action");
   return reasons;
 }
 

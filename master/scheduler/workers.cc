@@ -42,7 +42,8 @@ void Scheduler::State::On(const WorkerRegistered& event) {
 //  - its content hash equals the registered winner's: the same content; or
 //  - nobody is registered and the stage reads no other stage: no recorded work can have read another attempt's content (its record would
 //    come after the producer's), and there is no input that could have been another one.
-// A segment of a stage with inputs, made by an attempt that is not registered, may come from inputs that were replaced meanwhile. It is freed.
+// A segment of a stage with inputs, made by an attempt that is not registered, may come from inputs that were replaced meanwhile. It is
+// freed.
 bool Scheduler::State::TryAdopt(JobRun& job, StageRun& run, std::uint32_t task, WorkerId worker, const SegmentAt& at) {
   std::uint32_t attempt = at.ref.producer.attempt;
   bool usable = run.segments() && task < run.tasks.size() && attempt != 0 && attempt < job.attempts_reserved && !run.tasks[task].done;
@@ -73,7 +74,11 @@ bool Scheduler::State::TryAdopt(JobRun& job, StageRun& run, std::uint32_t task, 
   run.input_at_known = false;
   job.dirty = true;
   Changed(job);
-  Log(job, EventLine("segment_adopted", now).Num("stage", run.key.stage.value).Num("task", task).Num("attempt", attempt).Num("worker", worker.value));
+  Log(job, EventLine("segment_adopted", now)
+               .Num("stage", run.key.stage.value)
+               .Num("task", task)
+               .Num("attempt", attempt)
+               .Num("worker", worker.value));
   return true;
 }
 

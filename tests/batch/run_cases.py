@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs word count and sort over awkward inputs and compares every byte, exit code and message with what must come.
 
-usage: run_cases.py --bin ROPEWALK_JOBS [--cluster ROPEWALK] [--kind KIND] [--only TEXT] [--large | --count32 | --corpus DIR] [--list] [--keep]
+usage: run_cases.py --bin ROPEWALK_JOBS [--cluster ROPEWALK] [--kind KIND] [--only TEXT]
+                    [--large | --count32 | --corpus DIR] [--list] [--keep]
 
 --cluster starts `ROPEWALK start dev` with a folder of its own on loopback, submits every case there and stops it in the end.
 """

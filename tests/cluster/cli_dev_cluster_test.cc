@@ -1,4 +1,5 @@
-// `ropewalk start dev` and the verbs around it, with real processes: what a user does in the first five minutes, and what must not stay behind.
+// `ropewalk start dev` and the verbs around it, with real processes: what a user does in the first five minutes, and what must not stay
+// behind.
 #include <sys/stat.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A cluster of real processes on this machine: one master, some workers, each with its own state folder; ports are free ones. Whatever is killed
-// is killed by its pid.
+// A cluster of real processes on this machine: one master, some workers, each with its own state folder; ports are free ones. Whatever is
+// killed is killed by its pid.
 //
 //   Cluster cluster({.workers = 2});
 //   auto job = cluster.Submit({"ropewalk-jobs", "wordcount", "in", "-o", "out"});
@@ -38,8 +38,8 @@ class Cluster {
  public:
   struct Options {
     int workers = 2;
-    int slots = 1;                                // of each worker
-    std::vector<std::string> worker_arguments;    // more of them
+    int slots = 1;                              // of each worker
+    std::vector<std::string> worker_arguments;  // more of them
     std::vector<std::string> master_arguments;
   };
 
@@ -71,7 +71,14 @@ class Cluster {
 
   // The first start finds a port; later ones use it again, as a restarted master would.
   void StartMaster() {
-    std::vector<std::string> argv = {Binary("ropewalk"), "start", "master", "--dir", dir_ / "master", "--token-file", token_file(), "--listen",
+    std::vector<std::string> argv = {Binary("ropewalk"),
+                                     "start",
+                                     "master",
+                                     "--dir",
+                                     dir_ / "master",
+                                     "--token-file",
+                                     token_file(),
+                                     "--listen",
                                      address_.empty() ? "127.0.0.1:0" : address_};
     argv.insert(argv.end(), options_.master_arguments.begin(), options_.master_arguments.end());
     std::string log = dir_ / ("master" + std::to_string(master_starts_++));
@@ -82,8 +89,19 @@ class Cluster {
   }
   void StartWorker(int i) {
     std::string name = "w" + std::to_string(i);
-    std::vector<std::string> argv = {Binary("ropewalk"), "start", "worker", "--join", address_, "--token-file", token_file(), "--dir", dir_ / name,
-                                     "--name", name, "--slots", std::to_string(options_.slots)};
+    std::vector<std::string> argv = {Binary("ropewalk"),
+                                     "start",
+                                     "worker",
+                                     "--join",
+                                     address_,
+                                     "--token-file",
+                                     token_file(),
+                                     "--dir",
+                                     dir_ / name,
+                                     "--name",
+                                     name,
+                                     "--slots",
+                                     std::to_string(options_.slots)};
     argv.insert(argv.end(), options_.worker_arguments.begin(), options_.worker_arguments.end());
     std::string log = dir_ / (name + "-" + std::to_string(worker_starts_++));
     workers_[static_cast<std::size_t>(i)] = std::make_unique<Process>(Process::Options{argv, Environment(), dir_, log});

@@ -18,7 +18,8 @@ void Rank(Job& job, int delay_ms, const std::string& out) {
                    .GroupByKey({.partitions = kParts})
                    .Cache();
   std::printf("%llu pages\n", static_cast<unsigned long long>(links.Count()));
-  Dataset<std::pair<int, double>> ranks = links.Map([](const std::pair<int, std::vector<int>>& page) { return std::pair(page.first, 1.0); });
+  Dataset<std::pair<int, double>> ranks =
+      links.Map([](const std::pair<int, std::vector<int>>& page) { return std::pair(page.first, 1.0); });
   for (int round = 0; round < kRounds; ++round) {
     ranks = links.Join(ranks, {.partitions = kParts})
                 .FlatMap([delay_ms](const std::pair<int, std::pair<std::vector<int>, double>>& page) {

@@ -1,5 +1,5 @@
-// Replayed main on a real cluster: what may differ between executors is handed over, what differs all the same is caught, and what user code does
-// wrong is told with its place.
+// Replayed main on a real cluster: what may differ between executors is handed over, what differs all the same is caught, and what user
+// code does wrong is told with its place.
 //
 // This binary is also its jobs: started with "job NAME" it runs one of the mains below.
 #include <fcntl.h>
@@ -65,18 +65,22 @@ int BranchMain(Job& job) {
 }
 
 int CrashMain(Job& job) {
-  job.ReadLines("crash_in").Map([](std::string_view line) {
-    if (line == "poison") raise(SIGSEGV);
-    return line.size();
-  }).Sum();
+  job.ReadLines("crash_in")
+      .Map([](std::string_view line) {
+        if (line == "poison") raise(SIGSEGV);
+        return line.size();
+      })
+      .Sum();
   return 0;
 }
 
 int ThrowMain(Job& job) {
-  job.ReadLines("crash_in").Map([](std::string_view line) {
-    if (line == "poison") throw std::invalid_argument("cannot digest poison");
-    return line.size();
-  }).Sum();
+  job.ReadLines("crash_in")
+      .Map([](std::string_view line) {
+        if (line == "poison") throw std::invalid_argument("cannot digest poison");
+        return line.size();
+      })
+      .Sum();
   return 0;
 }
 
@@ -90,10 +94,12 @@ int CacheMain(Job& job) {
                      .Cache();
   std::int64_t sum = 0;
   for (int round = 0; round < 6; ++round) {
-    std::int64_t part = squares.Filter([round](std::int64_t n) {
-      Dawdle(2);
-      return n % 6 == round;
-    }).Sum();
+    std::int64_t part = squares
+                            .Filter([round](std::int64_t n) {
+                              Dawdle(2);
+                              return n % 6 == round;
+                            })
+                            .Sum();
     if (part % 2 == 0) sum += part;
     std::printf("round %d: %lld\n", round, static_cast<long long>(part));
   }
@@ -138,7 +144,9 @@ class ClusterReplay : public testing::Test {
     in << "poison\nend\n";
   }
   static void TearDownTestSuite() { cluster_.reset(); }
-  static std::unique_ptr<Process> Submit(const std::string& name) { return cluster_->Submit({fs::read_symlink("/proc/self/exe"), "job", name}); }
+  static std::unique_ptr<Process> Submit(const std::string& name) {
+    return cluster_->Submit({fs::read_symlink("/proc/self/exe"), "job", name});
+  }
 
   static std::unique_ptr<Cluster> cluster_;
   static std::int64_t poison_offset_;
@@ -169,7 +177,8 @@ TEST_F(ClusterReplay, ARecordThatKillsItsTaskIsNamed) {
   auto client = Submit("crash");
   EXPECT_EQ(client->Wait(), 1) << client->err();
   std::string err = client->err();
-  for (const std::string& part : {std::string("crash_in"), "offset " + std::to_string(poison_offset_)}) EXPECT_NE(err.find(part), std::string::npos) << err;
+  for (const std::string& part : {std::string("crash_in"), "offset " + std::to_string(poison_offset_)})
+    EXPECT_NE(err.find(part), std::string::npos) << err;
   EXPECT_TRUE(err.find("SIGSEGV") != std::string::npos || err.find("signal 11") != std::string::npos) << err;
 }
 
@@ -214,7 +223,8 @@ std::uint64_t MasterBytes(const std::string& address) {
   for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, pipe.get())) > 0;) text.append(buffer, n);
   std::uint64_t bytes = 0;
   for (const char* key : {"bytes_acked:", "bytes_received:"})
-    for (std::size_t at = 0; (at = text.find(key, at)) != std::string::npos; ++at) bytes += std::strtoull(text.c_str() + at + std::strlen(key), nullptr, 10);
+    for (std::size_t at = 0; (at = text.find(key, at)) != std::string::npos; ++at)
+      bytes += std::strtoull(text.c_str() + at + std::strlen(key), nullptr, 10);
   return bytes;
 }
 

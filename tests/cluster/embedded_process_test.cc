@@ -50,9 +50,10 @@ TEST_F(EmbeddedProcess, ExitCodesTellTheTruth) {
     int code;
     const char* text;
   };
-  for (const Case& c : {Case{{"wordcount", "small", "-o", "exists"}, 1, "error[OUT01]"}, Case{{"wordcount", "missing", "-o", "out"}, 3, "error[IO01]"},
-                        Case{{"wordcount", "small"}, 2, "error[JOBS01]"}, Case{{"wordcount", "small", "-o", "out", "--threads", "x"}, 2, "error[CFG01]"},
-                        Case{{"grep", "(", "small", "-o", "out", "-E"}, 2, "error[JOBS02]"}}) {
+  for (const Case& c :
+       {Case{{"wordcount", "small", "-o", "exists"}, 1, "error[OUT01]"}, Case{{"wordcount", "missing", "-o", "out"}, 3, "error[IO01]"},
+        Case{{"wordcount", "small"}, 2, "error[JOBS01]"}, Case{{"wordcount", "small", "-o", "out", "--threads", "x"}, 2, "error[CFG01]"},
+        Case{{"grep", "(", "small", "-o", "out", "-E"}, 2, "error[JOBS02]"}}) {
     auto run = Run(c.args);
     EXPECT_EQ(run->Wait(), c.code) << run->err();
     EXPECT_NE(run->err().find(c.text), std::string::npos) << run->err();

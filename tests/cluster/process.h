@@ -54,8 +54,8 @@ class Process {
   struct Options {
     std::vector<std::string> argv;
     std::vector<std::string> environment;  // added to ours: "NAME=value"
-    fs::path folder;                        // to run in
-    fs::path log;                           // log.out and log.err get its output
+    fs::path folder;                       // to run in
+    fs::path log;                          // log.out and log.err get its output
   };
 
   explicit Process(Options options) : options_(std::move(options)) {

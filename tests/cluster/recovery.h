@@ -128,13 +128,13 @@ inline void KillAtPointsOfProgress(const RecoveryPlan& plan) {
 }  // namespace ropewalk::cluster
 
 // The main of a recovery test: `JobMain(job, delay_ms, out)` is the job.
-#define ROPEWALK_RECOVERY_MAIN(JobMain)                                                          \
-  int main(int argc, char** argv) {                                                              \
-    if (argc > 1 && std::string(argv[1]) == "job") {                                             \
-      ropewalk::Job job = ropewalk::Init(argc, argv);                                            \
-      JobMain(job, std::atoi(argv[2]), argv[3]);                                                 \
-      return 0;                                                                                  \
-    }                                                                                            \
-    testing::InitGoogleTest(&argc, argv);                                                        \
-    return RUN_ALL_TESTS();                                                                      \
+#define ROPEWALK_RECOVERY_MAIN(JobMain)               \
+  int main(int argc, char** argv) {                   \
+    if (argc > 1 && std::string(argv[1]) == "job") {  \
+      ropewalk::Job job = ropewalk::Init(argc, argv); \
+      JobMain(job, std::atoi(argv[2]), argv[3]);      \
+      return 0;                                       \
+    }                                                 \
+    testing::InitGoogleTest(&argc, argv);             \
+    return RUN_ALL_TESTS();                           \
   }

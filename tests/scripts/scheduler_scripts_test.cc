@@ -1,5 +1,5 @@
-// Runs tests/scripts/scheduler/*.txt: each line is an event for the scheduler, the indented lines below it are the actions it must answer with. They
-// read as documentation of the scheduler's rules. ROPEWALK_SCRIPTS_REWRITE=1 writes the answers anew (then read the diff).
+// Runs tests/scripts/scheduler/*.txt: each line is an event for the scheduler, the indented lines below it are the actions it must answer
+// with. They read as documentation of the scheduler's rules. ROPEWALK_SCRIPTS_REWRITE=1 writes the answers anew (then read the diff).
 //
 //   worker 1 slots=2 [holds=s1.0#3:5:7,...]   a worker registers (segment 5 with content hash 7)        lost 1 | drain 1
 //   submit key [verify] [executors=n] [limit=ms]                                                           cancel j1
@@ -55,10 +55,14 @@ class Script {
     std::set<std::string> flags;
     for (std::size_t i = 1; i < words.size(); ++i) {
       auto equals = words[i].find('=');
-      if (equals != std::string::npos) options[words[i].substr(0, equals)] = words[i].substr(equals + 1);
-      else flags.insert(words[i]);
+      if (equals != std::string::npos)
+        options[words[i].substr(0, equals)] = words[i].substr(equals + 1);
+      else
+        flags.insert(words[i]);
     }
-    auto number = [&](const std::string& name, std::uint64_t otherwise) { return options.contains(name) ? Number(options[name]) : otherwise; };
+    auto number = [&](const std::string& name, std::uint64_t otherwise) {
+      return options.contains(name) ? Number(options[name]) : otherwise;
+    };
     auto executor = [&] { return ExecutorId{Number(words.at(1))}; };
     ++now_;
     if (verb == "worker") {
@@ -91,8 +95,11 @@ class Script {
     } else if (verb == "ready") {
       Step(ExecutorReady{executor()});
     } else if (verb == "exited") {
-      ExecutorExited event{executor(), Failure(words.at(2), "it ended"), static_cast<std::int32_t>(number("exit", 0)),
-                           static_cast<std::int32_t>(number("signal", 0)), {}};
+      ExecutorExited event{executor(),
+                           Failure(words.at(2), "it ended"),
+                           static_cast<std::int32_t>(number("exit", 0)),
+                           static_cast<std::int32_t>(number("signal", 0)),
+                           {}};
       if (options.contains("at")) {
         std::vector<std::string> parts = Split(options["at"], ':');
         TaskAttempt id = ParseAttempt(parts.at(0));
@@ -124,7 +131,10 @@ class Script {
       Step(TaskFailed{executor(), JobId{1}, ParseAttempt(words.at(2)), Failure(words.at(3), text), 0, 42, "in.txt"});
     } else if (verb == "fetch") {
       TaskAttempt producer = ParseAttempt(words.at(3));
-      Step(FetchFailed{executor(), JobId{1}, ParseAttempt(words.at(2)), {producer, segments_[producer], "", 0},
+      Step(FetchFailed{executor(),
+                       JobId{1},
+                       ParseAttempt(words.at(2)),
+                       {producer, segments_[producer], "", 0},
                        Status(flags.contains("unavailable") ? Code::kUnavailable : Code::kDataLoss, "BLK", "cannot read")});
     } else if (verb == "gone") {
       Step(SegmentsLost{WorkerId{Number(words.at(1))}, JobId{1}, {SegmentId{Number(words.at(2))}}});
@@ -163,8 +173,10 @@ class Script {
         i += 2;
       } else {
         dag::Stage stage;
-        stage.output = words[i] == "segment" ? dag::StageOutput::kSegment : words[i] == "result" ? dag::StageOutput::kResult
-                       : words[i] == "files" ? dag::StageOutput::kFiles : dag::StageOutput::kCommit;
+        stage.output = words[i] == "segment"  ? dag::StageOutput::kSegment
+                       : words[i] == "result" ? dag::StageOutput::kResult
+                       : words[i] == "files"  ? dag::StageOutput::kFiles
+                                              : dag::StageOutput::kCommit;
         stage.id = StageId{Number(words.at(i + 1))};
         stage.name = "S" + std::to_string(stage.id.value);
         stage.tasks = static_cast<std::uint32_t>(Number(words.at(i + 2)));
@@ -175,7 +187,9 @@ class Script {
           for (++i; i < words.size() && words[i] != ";" && words[i] != "retire"; i += 2) {
             dag::StageInput input;
             input.stage = StageId{Number(words.at(i + 1))};
-            input.pattern = words[i] == "all" ? dag::InputPattern::kAllToAll : words[i] == "gather" ? dag::InputPattern::kGather : dag::InputPattern::kOneToOne;
+            input.pattern = words[i] == "all"      ? dag::InputPattern::kAllToAll
+                            : words[i] == "gather" ? dag::InputPattern::kGather
+                                                   : dag::InputPattern::kOneToOne;
             if (words[i].starts_with("one+")) input.first_task = static_cast<std::uint32_t>(std::stoul(words[i].substr(4)));
             stage.inputs.push_back(input);
           }
@@ -212,8 +226,9 @@ class Script {
     return status.why().empty() ? text : text + " | " + status.why();
   }
   std::string Render(const SchedulerAction& action) {
-    static const char* const kRecords[] = {"counters", "job accepted", "attempts", "once", "task done", "tasks forgotten", "verified", "winners",
-                                           "action published", "stages retired", "job finished"};
+    static const char* const kRecords[] = {"counters",         "job accepted",    "attempts",    "once",
+                                           "task done",        "tasks forgotten", "verified",    "winners",
+                                           "action published", "stages retired",  "job finished"};
     auto e = [](ExecutorId id) { return "e" + std::to_string(id.value); };
     if (auto* a = std::get_if<JournalRecord>(&action)) {
       Result<Record> record = Decode(a->bytes);
@@ -227,8 +242,11 @@ class Script {
     if (auto* a = std::get_if<NameDriver>(&action)) return "driver is " + e(a->executor);
     if (auto* a = std::get_if<CancelTask>(&action)) return "cancel " + Text(a->id) + " on " + e(a->executor);
     if (auto* a = std::get_if<ComputeOnce>(&action)) return "compute " + a->name + " on " + e(a->executor);
-    if (auto* a = std::get_if<PublishOnce>(&action)) return "once " + a->name + " to " + e(a->executor) + ": " + (a->status.ok() ? a->value : Outcome(a->status));
-    if (auto* a = std::get_if<FinishJob>(&action)) return "finish j" + std::to_string(a->job.value) + ": " + Outcome(a->status) + (a->main_exit ? " exit " + std::to_string(a->main_exit) : "");
+    if (auto* a = std::get_if<PublishOnce>(&action))
+      return "once " + a->name + " to " + e(a->executor) + ": " + (a->status.ok() ? a->value : Outcome(a->status));
+    if (auto* a = std::get_if<FinishJob>(&action))
+      return "finish j" + std::to_string(a->job.value) + ": " + Outcome(a->status) +
+             (a->main_exit ? " exit " + std::to_string(a->main_exit) : "");
     if (auto* a = std::get_if<RunTask>(&action)) {
       std::string text = std::string(a->verify ? "verify " : "run ") + Text(a->id) + " on " + e(a->executor) + (a->retry ? " (retry)" : "");
       for (const dag::TaskInput& input : a->inputs) {
@@ -251,7 +269,8 @@ class Script {
       return text;
     }
     if (auto* a = std::get_if<LogEvent>(&action)) {
-      static const std::set<std::string> kShown = {"rerun", "segments_lost", "segment_adopted", "content_changed", "verify_ok", "verify_failed", "verify_skipped"};
+      static const std::set<std::string> kShown = {"rerun",     "segments_lost", "segment_adopted", "content_changed",
+                                                   "verify_ok", "verify_failed", "verify_skipped"};
       if (!kShown.contains(a->kind)) return "";
       auto field = [&](const std::string& name) {
         auto at = a->json.find("\"" + name + "\":");

@@ -1,7 +1,8 @@
 // A random job as a model: the program of its main, the plans of its actions, and what each task makes out of what it reads.
 //
-// A task's content is a hash of its stage, its number and the contents it read; a stage that is not deterministic adds the attempt. Contents carry
-// their lineage (which content of which task they came from), so that a mix of two attempts' contents can be seen wherever it ends up.
+// A task's content is a hash of its stage, its number and the contents it read; a stage that is not deterministic adds the attempt.
+// Contents carry their lineage (which content of which task they came from), so that a mix of two attempts' contents can be seen wherever
+// it ends up.
 #pragma once
 
 #include <algorithm>
@@ -109,15 +110,24 @@ inline ModelJob ModelJob::Draw(Random& random, std::string key) {
   job.verify = random.OneIn(2);
   if (random.OneIn(5)) job.executors_max = 1 + static_cast<std::uint32_t>(random.Below(2));
   switch (random.Below(10)) {
-    case 0: case 1: case 2: job.temper = Temper::kRandomContent; break;
-    case 3: job.temper = random.OneIn(2) ? Temper::kThrows : Temper::kThrowsOnce; break;
-    case 4: job.temper = random.OneIn(3) ? Temper::kCrashes : Temper::kHonest; break;
-    default: break;
+    case 0:
+    case 1:
+    case 2:
+      job.temper = Temper::kRandomContent;
+      break;
+    case 3:
+      job.temper = random.OneIn(2) ? Temper::kThrows : Temper::kThrowsOnce;
+      break;
+    case 4:
+      job.temper = random.OneIn(3) ? Temper::kCrashes : Temper::kHonest;
+      break;
+    default:
+      break;
   }
   if (job.temper == Temper::kRandomContent && !random.OneIn(3)) job.verify = false;  // else it is mostly caught before anything happens
 
   std::uint64_t next_stage = 1;
-  std::vector<std::uint64_t> cached;              // segment stages that main still has a handle of
+  std::vector<std::uint64_t> cached;                // segment stages that main still has a handle of
   std::map<std::uint64_t, std::uint64_t> last_use;  // stage -> sequence
   auto closure = [&](const std::vector<std::uint64_t>& roots) {
     std::set<std::uint64_t> all;
@@ -143,8 +153,10 @@ inline ModelJob ModelJob::Draw(Random& random, std::string key) {
     std::vector<std::uint64_t> heads;
     std::uint64_t sources = random.OneIn(4) ? 2 : 1;
     for (std::uint64_t s = 0; s < sources; ++s) {
-      if (!cached.empty() && !random.OneIn(3)) heads.push_back(cached[random.Below(cached.size())]);
-      else heads.push_back(add(dag::StageOutput::kSegment, static_cast<std::uint32_t>(random.OneIn(12) ? 0 : 1 + random.Below(5)), {}));
+      if (!cached.empty() && !random.OneIn(3))
+        heads.push_back(cached[random.Below(cached.size())]);
+      else
+        heads.push_back(add(dag::StageOutput::kSegment, static_cast<std::uint32_t>(random.OneIn(12) ? 0 : 1 + random.Below(5)), {}));
     }
     std::sort(heads.begin(), heads.end());
     heads.erase(std::unique(heads.begin(), heads.end()), heads.end());  // a stage reads another one once

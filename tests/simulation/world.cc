@@ -165,8 +165,7 @@ void World::CarryOut(SchedulerAction& action) {
     if (!run->verify) ++seen.launches;
     // Sent to a worker or executor that is gone, which the master does not know yet: an attempt that comes to nothing.
     auto missed = [this, job = run->job] { ++seen_[job].unsuccessful; };
-    OrderExecutor(
-        run->executor, [this, order = *run](Worker& worker, Executor& executor) { StartTask(worker, executor, order); }, missed);
+    OrderExecutor(run->executor, [this, order = *run](Worker& worker, Executor& executor) { StartTask(worker, executor, order); }, missed);
   } else if (auto* cancel = std::get_if<CancelTask>(&action)) {
     ++seen_[cancel->job].unsuccessful;
     OrderExecutor(cancel->executor, [this, id = cancel->id](Worker&, Executor& executor) {

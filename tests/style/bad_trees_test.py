@@ -90,7 +90,7 @@ BAD = {
     "no_such_file": ("floors", "FLOOR06", "dag/x.cc", {"dag/x.cc": '#include "dag/gone.h"\n'}),
     "relative_path": ("floors", "FLOOR06", "dag/x.cc", {"dag/x.cc": '#include "dataset.h"\n'}),
     "own_header_in_angles": ("floors", "FLOOR06", "dag/x.cc", {"dag/x.cc": "#include <dag/dataset.h>\n"}),
-    "long_line": ("naming", "STYLE01", "dag/x.cc:2", {"dag/x.cc": "\n// " + "x" * 220 + "\n"}),
+    "long_line": ("naming", "STYLE01", "dag/x.cc:2", {"dag/x.cc": "\n// " + "x" * 140 + "\n"}),
     "trailing_space": ("naming", "STYLE01", "dag/x.cc:1", {"dag/x.cc": "int a; \n"}),
     "camel_file": ("naming", "STYLE02", "dag/DataSet.cc", {"dag/DataSet.cc": "\n"}),
     "no_pragma": ("naming", "STYLE03", "dag/x.h", {"dag/x.h": "// Purpose.\n"}),

@@ -576,7 +576,7 @@ TEST(BlocksService, BadPlacesAreRefusedByName) {
   EXPECT_EQ(start({.unix_path = "/tmp/" + std::string(200, 'x')}).code(), Code::kInvalid);
   EXPECT_EQ(start({.unix_path = a.dir.path() + "/s", .listen_address = "0.0.0.0:0"}).code(), Code::kInvalid);
   EXPECT_EQ(start({.unix_path = a.dir.path() + "/s", .listen_address = a.service->data_address()}).code(), Code::kUnavailable);
-  struct stat info {};
+  struct stat info{};
   ASSERT_EQ(::stat(a.unix_path().c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }

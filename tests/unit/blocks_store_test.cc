@@ -301,7 +301,8 @@ TEST(BlocksStore, PartOutOfRangeIsRefused) {
 }
 
 TEST(BlocksStore, FullSpillDiskIsResourceExhausted) {
-  // /dev/full cannot be a folder, so the folder is taken away instead: creating run files fails. The disk-full lane is in blocks_enospc_test.
+  // /dev/full cannot be a folder, so the folder is taken away instead: creating run files fails. The disk-full lane is in
+  // blocks_enospc_test.
   std::mt19937_64 random(Seed());
   TempDir dir;
   auto store = OpenStore(dir, 0);

@@ -1,4 +1,5 @@
-// Not a test by itself: dag_misuse_test.cc compiles it. Each misuse must be refused with the words behind "expect:"; without MISUSE it must compile.
+// Not a test by itself: dag_misuse_test.cc compiles it. Each misuse must be refused with the words behind "expect:"; without MISUSE it must
+// compile.
 #include <memory>
 #include <string>
 #include <string_view>

@@ -230,9 +230,7 @@ TEST(Plan, FingerprintsOfEqualReplicasAreEqualAndDifferencesAreNamed) {
               data.Cache().Count();
             }).find("more or fewer datasets"),
             std::string::npos);
-  EXPECT_NE(Difference([&](Session& job, int replica) {
-              job.FromVector(std::vector<int>{1, replica}).Count();
-            }).find("FromVector > Count"),
+  EXPECT_NE(Difference([&](Session& job, int replica) { job.FromVector(std::vector<int>{1, replica}).Count(); }).find("FromVector > Count"),
             std::string::npos);
   EXPECT_NE(Difference([&](Session& job, int replica) {
               auto data = in(job);
@@ -277,7 +275,9 @@ TEST(Plan, AsyncActionsRunInProgramOrderAndKeepWhatTheyRead) {
   EXPECT_EQ(a.Get(), (std::vector<Pair>{{"a", 3}}));
   EXPECT_EQ(backend.plans[0].sequence, 1u);
   EXPECT_EQ(backend.plans[1].sequence, 2u);
-  { auto dropped = job.FromVector(std::vector<int>{5}).CollectAsync(); }
+  {
+    auto dropped = job.FromVector(std::vector<int>{5}).CollectAsync();
+  }
   EXPECT_EQ(backend.tasks_run, 4u + 1u + 1u);
 }
 

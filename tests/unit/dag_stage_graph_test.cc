@@ -56,11 +56,7 @@ TEST(StageGraph, EachIllegalPlanIsRefusedAndTheStageIsNamed) {
       {"input of itself", [](ActionPlan& p) { p.stages[1].inputs[0].stage = StageId{2}; }, "not earlier"},
       {"shuffle of files", [](ActionPlan& p) { p.stages[3].inputs[0].pattern = InputPattern::kAllToAll; }, "makes no segments"},
       {"one-to-one of files", [](ActionPlan& p) { p.stages[3].inputs[0].pattern = InputPattern::kOneToOne; }, "makes no segments"},
-      {"gather of segments",
-       [](ActionPlan& p) {
-         p.stages[2].inputs[0] = {StageId{2}, InputPattern::kGather};
-       },
-       "which makes none"},
+      {"gather of segments", [](ActionPlan& p) { p.stages[2].inputs[0] = {StageId{2}, InputPattern::kGather}; }, "which makes none"},
       {"unknown pattern", [](ActionPlan& p) { p.stages[1].inputs[0].pattern = static_cast<InputPattern>(9); }, "unknown input pattern"},
       {"unknown output", [](ActionPlan& p) { p.stages[1].output = static_cast<StageOutput>(9); }, "unknown kind"},
       {"one-to-one beyond the end", [](ActionPlan& p) { p.stages[2].inputs[1].first_task = 3; }, "have no reader"},
@@ -72,19 +68,11 @@ TEST(StageGraph, EachIllegalPlanIsRefusedAndTheStageIsNamed) {
       {"commit in the middle", [](ActionPlan& p) { p.stages.push_back(MakeStage(5, 1, StageOutput::kResult)); }, "the last stage"},
       {"result that nobody reads", [](ActionPlan& p) { p.stages.insert(p.stages.begin(), MakeStage(5, 1, StageOutput::kResult)); },
        "nobody reads"},
-      {"hints",
-       [](ActionPlan& p) {
-         p.stages[0].input_bytes = {1, 2};
-       },
-       "size hints"},
+      {"hints", [](ActionPlan& p) { p.stages[0].input_bytes = {1, 2}; }, "size hints"},
       {"input twice", [](ActionPlan& p) { p.stages[1].inputs.push_back(p.stages[1].inputs[0]); }, "listed twice"},
       {"too many tasks", [](ActionPlan& p) { p.stages[0].tasks = 1u << 30; }, "the limit"},
       {"retired and used", [](ActionPlan& p) { p.retired = {StageId{2}}; }, "retired and used"},
-      {"retired twice",
-       [](ActionPlan& p) {
-         p.retired = {StageId{8}, StageId{8}};
-       },
-       "listed twice"},
+      {"retired twice", [](ActionPlan& p) { p.retired = {StageId{8}, StageId{8}}; }, "listed twice"},
   };
   for (const Case& c : cases) {
     ActionPlan plan = Legal();
@@ -124,10 +112,7 @@ TEST(StageGraph, FirstDifferenceNamesTheOperator) {
       {[](ActionPlan& p) { p.stages[1].tasks = 7; }, "2 tasks in one replica and 7"},
       {[](ActionPlan& p) { p.stages[2].id = StageId{11}; }, "more or fewer datasets"},
       {[](ActionPlan& p) { p.stages[2].inputs.pop_back(); }, "reads different stages"},
-      {[](ActionPlan& p) {
-         p.stages[0].input_bytes = {1, 2, 3, 4, 5};
-       },
-       "sizes of its input"},
+      {[](ActionPlan& p) { p.stages[0].input_bytes = {1, 2, 3, 4, 5}; }, "sizes of its input"},
       {[](ActionPlan& p) { p.stages.pop_back(); }, "stage 4 (Op4 > Map (a.cc:4)) is in one replica only"},
       {[](ActionPlan& p) { p.retired.clear(); }, "let go of different"},
       {[](ActionPlan& p) { p.name = "Count (a.cc:9)"; }, "Count (a.cc:9)"},

@@ -1,4 +1,5 @@
-// Blocks, segments and spill space in plain memory, for tests of operators: what the embedded backend and the cluster supply, without either.
+// Blocks, segments and spill space in plain memory, for tests of operators: what the embedded backend and the cluster supply, without
+// either.
 //
 // Thread rule: one thread.
 #pragma once
@@ -91,8 +92,7 @@ class FakeBlocks final : public dag::BlockReader, public dag::BlockWriter {
       const FakeExtent& extent = *extents_[at_++];
       std::shared_ptr<char[]> copy(new char[extent.bytes.size()]);
       std::memcpy(copy.get(), extent.bytes.data(), extent.bytes.size());
-      return std::optional<dag::Extent>(
-          dag::Extent{extent.part, extent.records, AsBytes({copy.get(), extent.bytes.size()}), copy});
+      return std::optional<dag::Extent>(dag::Extent{extent.part, extent.records, AsBytes({copy.get(), extent.bytes.size()}), copy});
     }
 
    private:
@@ -103,8 +103,8 @@ class FakeBlocks final : public dag::BlockReader, public dag::BlockWriter {
 
 class FakeSpill final : public dag::SpillSpace {
  public:
-  std::uint64_t files = 0, bytes = 0;    // made, written so far
-  std::int64_t bytes_left = INT64_MAX;   // then the disk is full
+  std::uint64_t files = 0, bytes = 0;   // made, written so far
+  std::int64_t bytes_left = INT64_MAX;  // then the disk is full
   Result<std::unique_ptr<dag::SpillFile>> Create() override {
     ++files;
     return std::unique_ptr<dag::SpillFile>(new File(this));

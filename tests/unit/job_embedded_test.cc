@@ -157,15 +157,18 @@ TEST_F(EmbeddedTest, AThrowingLambdaNamesTaskFileAndRecord) {
   std::ofstream(dir_ / "in" / "numbers") << "1\n2\nx7\n4\n";
   dag::Session job = Start();
   try {
-    job.ReadLines("in").Map([](std::string_view line) {
-      if (line == "x7") throw std::runtime_error("not a number: x7");
-      return 1;
-    }).Count();
+    job.ReadLines("in")
+        .Map([](std::string_view line) {
+          if (line == "x7") throw std::runtime_error("not a number: x7");
+          return 1;
+        })
+        .Count();
     FAIL() << "the action succeeded";
   } catch (const ActionFailed& failed) {
     std::string text = failed.status.ToString();
     EXPECT_EQ(failed.status.code(), Code::kUserError) << text;
-    for (const char* part : {"std::runtime_error", "not a number: x7", "in/numbers", "offset 4"}) EXPECT_NE(text.find(part), std::string::npos) << text;
+    for (const char* part : {"std::runtime_error", "not a number: x7", "in/numbers", "offset 4"})
+      EXPECT_NE(text.find(part), std::string::npos) << text;
   }
   std::string events = Events();
   EXPECT_EQ(std::count(events.begin(), events.end(), '\n') > 3, true) << events;
@@ -195,7 +198,8 @@ TEST_F(EmbeddedTest, NothingIsLeftOfAFailedOutput) {
                    })
                    .WriteText("out"),
                ActionFailed);
-  for (const auto& entry : fs::directory_iterator(dir_)) EXPECT_EQ(entry.path().filename().string().find("out"), std::string::npos) << entry.path();
+  for (const auto& entry : fs::directory_iterator(dir_))
+    EXPECT_EQ(entry.path().filename().string().find("out"), std::string::npos) << entry.path();
 }
 
 TEST_F(EmbeddedTest, OnceAndBroadcast) {
@@ -220,16 +224,19 @@ TEST_F(EmbeddedTest, InterruptEndsAWaitingMainAndStopsTasks) {
     EXPECT_TRUE(backend_->Interrupt());
   });
   try {
-    job.ReadLines("in").Map([](std::string_view line) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      return std::string(line);
-    }).WriteText("out");
+    job.ReadLines("in")
+        .Map([](std::string_view line) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          return std::string(line);
+        })
+        .WriteText("out");
     ADD_FAILURE() << "the job was not cancelled";
   } catch (const ActionFailed& failed) {
     EXPECT_EQ(failed.status.code(), Code::kCancelled) << failed.status.ToString();
   }
   killer.join();
-  for (const auto& entry : fs::directory_iterator(dir_)) EXPECT_EQ(entry.path().filename().string().find("out"), std::string::npos) << entry.path();
+  for (const auto& entry : fs::directory_iterator(dir_))
+    EXPECT_EQ(entry.path().filename().string().find("out"), std::string::npos) << entry.path();
 }
 
 // The floor of a loop around actions: an action that does next to nothing. The promise is 200 µs; the bound leaves room for a busy machine.

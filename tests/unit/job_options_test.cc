@@ -26,7 +26,8 @@ Taken Take(std::vector<std::string> args, std::map<std::string, std::string> env
 }
 
 TEST(Options, TakesOursAndLeavesTheRest) {
-  Taken taken = Take({"prog", "in", "--threads", "3", "--memory=2G", "-o", "out", "--verify=off", "--detach", "--master", "h:1", "--", "--threads", "9"});
+  Taken taken = Take(
+      {"prog", "in", "--threads", "3", "--memory=2G", "-o", "out", "--verify=off", "--detach", "--master", "h:1", "--", "--threads", "9"});
   ASSERT_TRUE(taken.options.ok()) << taken.options.status().ToString();
   EXPECT_EQ(taken.args, (std::vector<std::string>{"prog", "in", "-o", "out", "--", "--threads", "9"}));
   EXPECT_EQ(taken.options->threads, 3u);
@@ -58,7 +59,8 @@ TEST(Options, RefusesWhatItCannotUseByName) {
     Taken taken = Take(args);
     ASSERT_FALSE(taken.options.ok());
     EXPECT_EQ(taken.options.status().code(), Code::kInvalid);
-    EXPECT_NE(taken.options.status().what().find(args[1].substr(0, args[1].find('='))), std::string::npos) << taken.options.status().ToString();
+    EXPECT_NE(taken.options.status().what().find(args[1].substr(0, args[1].find('='))), std::string::npos)
+        << taken.options.status().ToString();
   }
   EXPECT_FALSE(Take({"p"}, {{"ROPEWALK_OUTPUT", "xml"}}).options.ok());
 }
@@ -69,7 +71,8 @@ TEST(Options, ParsesBytes) {
   EXPECT_EQ(ParseBytes("3K"), 3072u);
   EXPECT_EQ(ParseBytes("2MiB"), 2u << 20);
   EXPECT_EQ(ParseBytes("1GB"), 1u << 30);
-  for (const char* bad : {"", "K", "1KK", "1X", "-1", "1 G", "99999999999999999999", "999999999999T"}) EXPECT_EQ(ParseBytes(bad), std::nullopt) << bad;
+  for (const char* bad : {"", "K", "1KK", "1X", "-1", "1 G", "99999999999999999999", "999999999999T"})
+    EXPECT_EQ(ParseBytes(bad), std::nullopt) << bad;
 }
 
 TEST(ElfNeeds, FindsTheGlibcOfThisBinary) {

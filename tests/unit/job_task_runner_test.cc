@@ -14,9 +14,21 @@
 namespace ropewalk::task {
 namespace {
 
-struct Finished { TaskAttempt id; dag::TaskResult result; TaskCounters counters; };
-struct Failed { TaskAttempt id; Status status; std::uint64_t split, offset; };
-struct Fetch { TaskAttempt id; dag::SegmentRef lost; Status status; };
+struct Finished {
+  TaskAttempt id;
+  dag::TaskResult result;
+  TaskCounters counters;
+};
+struct Failed {
+  TaskAttempt id;
+  Status status;
+  std::uint64_t split, offset;
+};
+struct Fetch {
+  TaskAttempt id;
+  dag::SegmentRef lost;
+  Status status;
+};
 using Report = std::variant<Finished, Failed, Fetch>;
 
 class Recorder final : public TaskListener {

@@ -146,7 +146,7 @@ TEST_F(MasterTest, AJobSurvivesTheMaster) {
   auto again = Worker("w1", {.once = "o", .before = "one\n", .after = "two\n"});
   EXPECT_EQ(client.Wait(job).phase(), "succeeded");
   EXPECT_EQ(again->spec_argument(), "survivor");
-  EXPECT_EQ(again->once_value(), once);             // from the journal, not computed again
+  EXPECT_EQ(again->once_value(), once);                // from the journal, not computed again
   EXPECT_EQ(client.Log(job, "driver"), "one\ntwo\n");  // each line once
 }
 

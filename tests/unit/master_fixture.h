@@ -1,5 +1,5 @@
-// A master in this process on a free port, clients, and workers that speak the protocol without running anything: their executors are a main of
-// one action with a few tasks.
+// A master in this process on a free port, clients, and workers that speak the protocol without running anything: their executors are a
+// main of one action with a few tasks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -191,11 +191,12 @@ class TestClient {
   std::uint64_t id_ = 0;
 };
 
-// What the executors of a fake worker do: main prints `before`, acts (one stage of `tasks` tasks whose values are `value`), prints `after`, returns.
+// What the executors of a fake worker do: main prints `before`, acts (one stage of `tasks` tasks whose values are `value`), prints `after`,
+// returns.
 struct FakeMain {
   std::uint32_t tasks = 3;
   std::string value = "v";
-  std::string once;    // name of a Once value that main needs first; empty: none
+  std::string once;  // name of a Once value that main needs first; empty: none
   std::string before, after;
   bool empty = false;  // no action at all
 };
@@ -224,12 +225,14 @@ class FakeWorker {
     if (thread_.joinable()) thread_.join();
     channel_.reset();
   }
-  bool WaitRegistered() { return Eventually([&] { return registered.load(); }); }
+  bool WaitRegistered() {
+    return Eventually([&] { return registered.load(); });
+  }
 
   std::atomic<bool> registered{false}, refused{false}, ended{false};
-  std::atomic<bool> hold_tasks{false};       // keep tasks running for ever
+  std::atomic<bool> hold_tasks{false};  // keep tasks running for ever
   std::atomic<int> tasks_run{0}, executors_started{0}, published{0}, forgotten{0};
-  std::atomic<bool> mute{false};             // stop answering (a frozen machine)
+  std::atomic<bool> mute{false};  // stop answering (a frozen machine)
   std::string spec_argument() {
     std::lock_guard lock(mutex_);
     return spec_.argv_size() > 1 ? spec_.argv(1) : "";

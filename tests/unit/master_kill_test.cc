@@ -67,7 +67,8 @@ TEST(MasterKill, AcknowledgedJobsSurvive) {
   std::atomic<bool> stop{false};
   std::thread keeper([&] {  // a worker daemon that registers again and again
     while (!stop) {
-      FakeWorker worker(address, token, "w", {.tasks = 20, .value = std::string(5000, 'v'), .once = "o", .before = "one\n", .after = "two\n"});
+      FakeWorker worker(address, token, "w",
+                        {.tasks = 20, .value = std::string(5000, 'v'), .once = "o", .before = "one\n", .after = "two\n"});
       while (!stop && !worker.ended && !worker.refused) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   });

@@ -22,7 +22,8 @@ std::vector<std::uint64_t> WriteAggregates(FakeTask& task, const Maps<K, V>& map
   std::vector<std::uint64_t> hashes;
   for (const auto& records : maps) {
     auto segment = task.blocks.NewSegment({}, shape.partitions);
-    AggregateWriter<K, V, Combine> writer({.partitions = shape.partitions, .memory_bytes_max = shape.operator_bytes}, segment->get(), combine);
+    AggregateWriter<K, V, Combine> writer({.partitions = shape.partitions, .memory_bytes_max = shape.operator_bytes}, segment->get(),
+                                          combine);
     for (const auto& [key, value] : records) writer.Add(key, value);
     EXPECT_TRUE(writer.Finish().ok());
     EXPECT_EQ(writer.records_in(), records.size());
@@ -35,7 +36,8 @@ std::vector<std::uint64_t> WriteAggregates(FakeTask& task, const Maps<K, V>& map
 
 // Every key in exactly one partition, with what the model says; returns the bytes spilled.
 template <class K, class V, class Combine>
-std::uint64_t CheckAggregate(const Maps<K, V>& maps, const Shape& shape, Combine combine, std::vector<std::pair<K, V>>* in_order = nullptr) {
+std::uint64_t CheckAggregate(const Maps<K, V>& maps, const Shape& shape, Combine combine,
+                             std::vector<std::pair<K, V>>* in_order = nullptr) {
   FakeTask task;
   task.settings.operator_bytes = shape.operator_bytes;
   auto hashes = WriteAggregates(task, maps, shape, combine);
@@ -49,17 +51,18 @@ std::uint64_t CheckAggregate(const Maps<K, V>& maps, const Shape& shape, Combine
     }
   TaskInput input = task.blocks.Input();
   for (std::uint32_t p = 0; p < shape.partitions; ++p) {
-    Status status = MergeAggregates<K, V>(task.context, input, p, combine, [&](std::span<const std::pair<View<K>, View<V>>> batch) -> Status {
-      for (const auto& [key, value] : batch) {
-        K k{};
-        V v{};
-        Codec<K>::Assign(&k, key);
-        Codec<V>::Assign(&v, value);
-        EXPECT_TRUE(got.emplace(EncodeKey<K>(k), v).second) << "a key came twice";
-        if (in_order != nullptr) in_order->emplace_back(k, v);
-      }
-      return {};
-    });
+    Status status =
+        MergeAggregates<K, V>(task.context, input, p, combine, [&](std::span<const std::pair<View<K>, View<V>>> batch) -> Status {
+          for (const auto& [key, value] : batch) {
+            K k{};
+            V v{};
+            Codec<K>::Assign(&k, key);
+            Codec<V>::Assign(&v, value);
+            EXPECT_TRUE(got.emplace(EncodeKey<K>(k), v).second) << "a key came twice";
+            if (in_order != nullptr) in_order->emplace_back(k, v);
+          }
+          return {};
+        });
     EXPECT_TRUE(status.ok()) << status.ToString();
   }
   EXPECT_TRUE(got == model);
@@ -76,10 +79,11 @@ void CheckShapes(const Maps<K, V>& maps, Combine combine) {
 using Aggregate = Operators;
 
 TEST_F(Aggregate, StringKeysOfEveryLength) {
-  CheckShapes(Make<std::string, std::uint64_t>(
-                  random_, [&] { return std::string(random_() % 80, static_cast<char>('a' + random_() % 9)) + std::string(random_() % 3, '\0'); },
-                  [&] { return random_(); }),
-              Plus());
+  CheckShapes(
+      Make<std::string, std::uint64_t>(
+          random_, [&] { return std::string(random_() % 80, static_cast<char>('a' + random_() % 9)) + std::string(random_() % 3, '\0'); },
+          [&] { return random_(); }),
+      Plus());
 }
 
 struct Place {
@@ -97,22 +101,26 @@ TEST_F(Aggregate, IntegersPairsAndPaddedStructsAsKeys) {
   CheckShapes(Make<std::pair<std::string, std::string>, std::uint32_t>(
                   random_, [&] { return std::pair(std::string(random_() % 4, 'x'), std::to_string(random_() % 200)); }, [&] { return 1; }),
               Plus());
-  CheckShapes(Make<Place, std::uint32_t>(
-                  random_, [&] { return Place{static_cast<std::uint8_t>(random_() % 9), (int(random_() % 100) - 50) * 0.0 + random_() % 40}; }, [&] { return 1; }),
-              Plus());
+  CheckShapes(
+      Make<Place, std::uint32_t>(
+          random_, [&] { return Place{static_cast<std::uint8_t>(random_() % 9), (int(random_() % 100) - 50) * 0.0 + random_() % 40}; },
+          [&] { return 1; }),
+      Plus());
 }
 
 TEST_F(Aggregate, ValuesThatOwnMemory) {
   CheckShapes(Make<std::string, std::string>(
                   random_, [&] { return std::to_string(random_() % 400); }, [&] { return std::to_string(random_() % 10); }),
               [](std::string a, std::string_view b) { return std::move(a) + std::string(b); });
-  CheckShapes(Make<std::uint32_t, std::vector<std::uint32_t>>(
-                  random_, [&] { return random_() % 300; }, [&] { return std::vector<std::uint32_t>{static_cast<std::uint32_t>(random_())}; }),
-              [](std::vector<std::uint32_t>& a, const std::vector<std::uint32_t>& b) { a.insert(a.end(), b.begin(), b.end()); });
+  CheckShapes(
+      Make<std::uint32_t, std::vector<std::uint32_t>>(
+          random_, [&] { return random_() % 300; }, [&] { return std::vector<std::uint32_t>{static_cast<std::uint32_t>(random_())}; }),
+      [](std::vector<std::uint32_t>& a, const std::vector<std::uint32_t>& b) { a.insert(a.end(), b.begin(), b.end()); });
 }
 
 TEST_F(Aggregate, DistinctIsAnAggregationOfNothing) {
-  CheckShapes(Make<std::string, Nothing>(random_, [&] { return std::to_string(random_() % 1000); }, [&] { return Nothing(); }), KeepFirst());
+  CheckShapes(
+      Make<std::string, Nothing>(random_, [&] { return std::to_string(random_() % 1000); }, [&] { return Nothing(); }), KeepFirst());
 }
 
 TEST_F(Aggregate, FloatsAreAddedInMapOrderEachTime) {

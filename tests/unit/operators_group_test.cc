@@ -48,7 +48,8 @@ std::uint64_t CheckGroups(const Maps<K, V>& maps, const Shape& shape, std::size_
 TEST_F(Group, AllValuesInMapOrder) {
   std::uint64_t spilled = 0;
   auto words = Make<std::string, std::string>(
-      random_, [&] { return std::string(random_() % 70, 'k') + std::to_string(random_() % 30); }, [&] { return std::string(random_() % 200, 'v'); });
+      random_, [&] { return std::string(random_() % 70, 'k') + std::to_string(random_() % 30); },
+      [&] { return std::string(random_() % 200, 'v'); });
   auto numbers = Make<std::uint64_t, std::uint32_t>(random_, [&] { return random_() % 999; }, [&] { return random_(); });
   for (const Shape& shape : kShapes) {
     spilled += CheckGroups(words, shape);
@@ -86,10 +87,11 @@ TEST_F(Group, DamageIsDataLoss) {
     task.blocks.segments = good;
     std::string& bytes = task.blocks.segments[1][0].bytes;
     bytes[random_() % bytes.size()] = static_cast<char>(random_());
-    Status status = MergeGroups<std::string, std::string>(task.context, input, 0, [&](std::string_view, Values<std::string>& values) -> Status {
-      for (auto& value : values) (void)value.size();
-      return {};
-    });
+    Status status =
+        MergeGroups<std::string, std::string>(task.context, input, 0, [&](std::string_view, Values<std::string>& values) -> Status {
+          for (auto& value : values) (void)value.size();
+          return {};
+        });
     noticed += status.code() == Code::kDataLoss;
   }
   EXPECT_GT(noticed, 50);
@@ -103,7 +105,8 @@ std::uint64_t CheckJoin(const Maps<K, A>& left, const Maps<K, B>& right, const S
   TaskInput left_input = task.blocks.Input();
   WriteRecords(task.blocks, right, shape);
   TaskInput right_input = task.blocks.Input();
-  right_input.segments.erase(right_input.segments.begin(), right_input.segments.begin() + static_cast<std::ptrdiff_t>(left_input.segments.size()));
+  right_input.segments.erase(right_input.segments.begin(),
+                             right_input.segments.begin() + static_cast<std::ptrdiff_t>(left_input.segments.size()));
   using Row = std::tuple<K, A, B>;
   auto run = [&] {
     std::vector<Row> rows;
@@ -139,7 +142,8 @@ std::uint64_t CheckJoin(const Maps<K, A>& left, const Maps<K, B>& right, const S
 TEST_F(Join, EitherSideMayBeLarger) {
   auto make = [&](int keys, int records) {
     Maps<std::string, std::string> maps(2);
-    for (int i = 0; i < records; ++i) maps[random_() % 2].emplace_back(std::to_string(random_() % keys), std::string(random_() % 30, 'v') + std::to_string(i));
+    for (int i = 0; i < records; ++i)
+      maps[random_() % 2].emplace_back(std::to_string(random_() % keys), std::string(random_() % 30, 'v') + std::to_string(i));
     return maps;
   };
   std::uint64_t spilled = 0;

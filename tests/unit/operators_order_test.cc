@@ -30,12 +30,14 @@ TEST(Sort, NumbersPairsTuplesAndStructs) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   CheckKeys<std::int64_t>([&] { return static_cast<std::int64_t>(std::uint64_t(random()) << 32 | random()) >> (random() % 64); });
-    CheckKeys<double, Descending<NaturalOrder<double>>>([&] { return random() % 9 == 0 ? std::numeric_limits<double>::infinity() : (double(random()) - 2e9) / (random() % 3); });
+  CheckKeys<double, Descending<NaturalOrder<double>>>(
+      [&] { return random() % 9 == 0 ? std::numeric_limits<double>::infinity() : (double(random()) - 2e9) / (random() % 3); });
   using Pair = std::pair<std::int32_t, std::int32_t>;
   CheckKeys<Pair, Descending<NaturalOrder<Pair>>>([&] { return Pair(static_cast<int>(random() % 5) - 2, static_cast<int>(random())); });
   using Deep = std::tuple<std::uint8_t, std::string, std::optional<std::int64_t>>;
   CheckKeys<Deep>([&] {
-    return Deep(static_cast<std::uint8_t>(random() % 3), std::string(random() % 4, 'x'), random() % 2 ? std::optional<std::int64_t>(random()) : std::nullopt);
+    return Deep(static_cast<std::uint8_t>(random() % 3), std::string(random() % 4, 'x'),
+                random() % 2 ? std::optional<std::int64_t>(random()) : std::nullopt);
   });
 }
 
@@ -63,7 +65,16 @@ TEST(Order, PrefixesNeverContradictTheComparison) {
       EXPECT_EQ(c, 0);
     }
   };
-  std::vector<double> odd = {0.0, -0.0, 1, -1, 1e308, -1e308, 5e-324, std::nan(""), -std::nan(""), std::numeric_limits<double>::infinity(),
+  std::vector<double> odd = {0.0,
+                             -0.0,
+                             1,
+                             -1,
+                             1e308,
+                             -1e308,
+                             5e-324,
+                             std::nan(""),
+                             -std::nan(""),
+                             std::numeric_limits<double>::infinity(),
                              -std::numeric_limits<double>::infinity()};
   for (double a : odd)
     for (double b : odd) {

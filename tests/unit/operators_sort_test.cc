@@ -96,10 +96,12 @@ TEST(Sort, KeysWithoutPayloadAreHandedOutAloneAndLongerThanABlock) {
   TaskInput input = task.blocks.Input();
   std::vector<std::string> got;
   for (std::uint32_t p = 0; p < 3; ++p) {
-    ASSERT_TRUE((MergeSorted<std::string, Nothing>(task.context, input, p, 3, NaturalOrder<std::string>(), [&](std::span<const std::string_view> batch) -> Status {
-                   got.insert(got.end(), batch.begin(), batch.end());
-                   return {};
-                 }).ok()));
+    ASSERT_TRUE((MergeSorted<std::string, Nothing>(task.context, input, p, 3, NaturalOrder<std::string>(),
+                                                   [&](std::span<const std::string_view> batch) -> Status {
+                                                     got.insert(got.end(), batch.begin(), batch.end());
+                                                     return {};
+                                                   })
+                     .ok()));
   }
   std::vector<std::size_t> sizes;
   for (auto& s : got) sizes.push_back(s.size());
@@ -131,7 +133,9 @@ TEST(Sort, DamageIsDataLossAndErrorsOfSegmentAndSinkComeThrough) {
   TaskInput input = task.blocks.Input();
   using LineSink = Sink<NaturalOrder<std::string>, std::uint32_t>;
   LineSink sink = [](auto) -> Status { return {}; };
-  auto merge = [&](LineSink s) { return MergeSorted<std::string, std::uint32_t>(task.context, input, 1, 3, NaturalOrder<std::string>(), s); };
+  auto merge = [&](LineSink s) {
+    return MergeSorted<std::string, std::uint32_t>(task.context, input, 1, 3, NaturalOrder<std::string>(), s);
+  };
   ASSERT_TRUE(merge(sink).ok());
   const auto good = task.blocks.segments;
   int noticed = 0;

@@ -1,5 +1,5 @@
-// Random damage to frames and to greetings, thousands of times: the decoder, the handshake and a live server never crash, never give a message
-// that was not sent, and never hold more than the bytes that came.
+// Random damage to frames and to greetings, thousands of times: the decoder, the handshake and a live server never crash, never give a
+// message that was not sent, and never hold more than the bytes that came.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -147,7 +147,8 @@ TEST(RpcMalformed, GreetingsOfAnyBytesAreRefusedOrRead) {
 
 TEST(RpcMalformed, ALiveServerSurvivesAndStillServes) {
   Random random(Seed());
-  EchoServer server(ServerOptions{.roles = {{"client", RoleLimits{.message_bytes_max = 1u << 20}}}, .unauthenticated_max = 1000, .handshake_ms = 2'000});
+  EchoServer server(
+      ServerOptions{.roles = {{"client", RoleLimits{.message_bytes_max = 1u << 20}}}, .unauthenticated_max = 1000, .handshake_ms = 2'000});
   auto to = ResolveAddress(server.address());
   for (int round = 0; round < 3'000; ++round) {
     std::string stream;

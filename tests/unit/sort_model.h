@@ -46,8 +46,7 @@ Sorted<K, P> RunSort(const std::vector<std::vector<std::pair<K, P>>>& maps, std:
   TaskInput input = task.blocks.Input();
   for (std::uint32_t p = 0; p < partitions; ++p) {
     std::size_t before = out.records.size();
-    Status status = MergeSorted<K, P>(task.context, input, p, partitions, order,
-                                      Sink<Order, P>([&](auto batch) -> Status {
+    Status status = MergeSorted<K, P>(task.context, input, p, partitions, order, Sink<Order, P>([&](auto batch) -> Status {
                                         for (const auto& [key, payload] : batch) {
                                           out.records.emplace_back();
                                           Codec<K>::Assign(&out.records.back().first, key);
@@ -78,7 +77,9 @@ std::vector<std::pair<K, P>> Model(const std::vector<std::vector<std::pair<K, P>
 }
 
 inline std::vector<SortOptions> Shapes() {
-  return {{}, {.memory_bytes_max = 3000, .block_bytes = 200, .samples = 7}, {.memory_bytes_max = 1000, .block_bytes = 1, .samples = 1},
+  return {{},
+          {.memory_bytes_max = 3000, .block_bytes = 200, .samples = 7},
+          {.memory_bytes_max = 1000, .block_bytes = 1, .samples = 1},
           {.memory_bytes_max = 20000, .block_bytes = 100000, .samples = 1000}};
 }
 
@@ -90,7 +91,8 @@ void CheckAll(const std::vector<std::vector<std::pair<K, P>>>& maps, Order order
       auto got = RunSort<K, P>(maps, partitions, order, options);
       // A run ends at a plan constant, so records with equal keys stay in the order of arrival over runs and tasks.
       ASSERT_EQ(got.records.size(), model.size());
-      for (std::size_t i = 0; i < model.size(); ++i) ASSERT_TRUE(got.records[i] == model[i]) << "record " << i << " of " << partitions << " partitions";
+      for (std::size_t i = 0; i < model.size(); ++i)
+        ASSERT_TRUE(got.records[i] == model[i]) << "record " << i << " of " << partitions << " partitions";
       EXPECT_EQ(got.content_hashes, (RunSort<K, P>(maps, partitions, order, options).content_hashes));
     }
   }

@@ -202,7 +202,9 @@ TEST_F(Output, LargeAndOddWritesAreJoined) {
 }
 
 TEST_F(Output, AnUnfinishedPartLeavesNoFile) {
-  { auto writer = PartWriter::Open(spec_, 0, 1); }
+  {
+    auto writer = PartWriter::Open(spec_, 0, 1);
+  }
   EXPECT_TRUE(fs::is_empty(root_ + "/.out.ropewalk-job-1-action-2/a"));
   DiscardOutput(spec_);
   EXPECT_EQ(Leftovers(), std::vector<std::string>{});

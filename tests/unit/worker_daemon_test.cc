@@ -45,9 +45,20 @@ constexpr std::uint64_t kWindowBytes = 256u << 10;
 constexpr std::uint64_t kNoMemory = 2;  // bytes: everything spills
 
 // What a task of the test's executor does, by the id of its stage.
-enum StageOf : std::uint64_t { kWrites = 1, kReads = 2, kCrashes = 3, kLies = 4, kFailsAfterSealing = 5, kPrints = 6, kExits = 7, kSaysTwice = 8, kVanishes = 9 };
+enum StageOf : std::uint64_t {
+  kWrites = 1,
+  kReads = 2,
+  kCrashes = 3,
+  kLies = 4,
+  kFailsAfterSealing = 5,
+  kPrints = 6,
+  kExits = 7,
+  kSaysTwice = 8,
+  kVanishes = 9
+};
 
-// ---- the executor ------------------------------------------------------------------------------------------------------------------------
+// ---- the executor
+// ------------------------------------------------------------------------------------------------------------------------
 
 int ExecutorMain(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
@@ -66,12 +77,15 @@ int ExecutorMain(int argc, char** argv) {
   wire::ToExecutor first;
   if (!frame.ok() || !first.ParseFromString(frame->payload) || !first.has_welcome()) return 9;
   const wire::ExecutorWelcome welcome = first.welcome();
-  auto blocks = blocks::RemoteBlocks::Connect({.unix_path = welcome.block_socket(), .data_address = welcome.data_address(), .job = kJob, .token = welcome.job_token()});
+  auto blocks = blocks::RemoteBlocks::Connect(
+      {.unix_path = welcome.block_socket(), .data_address = welcome.data_address(), .job = kJob, .token = welcome.job_token()});
   if (!blocks.ok()) return 8;
   int cursor_file = ::open(welcome.cursor_path().c_str(), O_RDWR);
-  auto* cursors = static_cast<dag::RecordCursor*>(::mmap(nullptr, welcome.slots() * sizeof(dag::RecordCursor), PROT_READ | PROT_WRITE, MAP_SHARED, cursor_file, 0));
+  auto* cursors = static_cast<dag::RecordCursor*>(
+      ::mmap(nullptr, welcome.slots() * sizeof(dag::RecordCursor), PROT_READ | PROT_WRITE, MAP_SHARED, cursor_file, 0));
   char folder[4096];
-  std::printf("executor %llu of %s in %s with %s\n", static_cast<unsigned long long>(welcome.executor()), mode.c_str(), ::getcwd(folder, sizeof folder), std::getenv("DECLARED"));
+  std::printf("executor %llu of %s in %s with %s\n", static_cast<unsigned long long>(welcome.executor()), mode.c_str(),
+              ::getcwd(folder, sizeof folder), std::getenv("DECLARED"));
   std::fflush(stdout);
   auto write_segment = [&](const TaskAttempt& id) {
     auto writer = (*blocks)->NewSegment(id, 1);
@@ -92,7 +106,9 @@ int ExecutorMain(int argc, char** argv) {
     wire::TaskFinished* finished = report.mutable_task_finished();
     dag::ToWire(id, finished->mutable_id());
     switch (id.stage.value) {
-      case kWrites: dag::ToWire(write_segment(id), finished->mutable_segment()); break;
+      case kWrites:
+        dag::ToWire(write_segment(id), finished->mutable_segment());
+        break;
       case kReads: {
         std::string value;
         Status status;
@@ -130,7 +146,9 @@ int ExecutorMain(int argc, char** argv) {
         cursors[0].stage = 999;  // nonsense that nobody ordered
         ::raise(SIGSEGV);
         break;
-      case kLies: finished->mutable_segment()->set_segment(4711); break;
+      case kLies:
+        finished->mutable_segment()->set_segment(4711);
+        break;
       case kFailsAfterSealing: {
         write_segment(id);
         wire::TaskFailed* failed = report.mutable_task_failed();
@@ -143,16 +161,24 @@ int ExecutorMain(int argc, char** argv) {
         for (int i = 0; i < 2; ++i) (void)!::write(1, line.data(), line.size());
         break;
       }
-      case kExits: return 42;
-      case kSaysTwice: send(report); break;
-      case kVanishes: write_segment(id); ::raise(SIGKILL); break;
-      default: break;
+      case kExits:
+        return 42;
+      case kSaysTwice:
+        send(report);
+        break;
+      case kVanishes:
+        write_segment(id);
+        ::raise(SIGKILL);
+        break;
+      default:
+        break;
     }
     send(report);
   }
 }
 
-// ---- the master ---------------------------------------------------------------------------------------------------------------------------
+// ---- the master
+// ---------------------------------------------------------------------------------------------------------------------------
 
 class FakeMaster final : public rpc::ServerHandler {
  public:
@@ -276,7 +302,8 @@ class FakeMaster final : public rpc::ServerHandler {
   wire::FromExecutor TakeFromExecutor(std::uint64_t executor, wire::FromExecutor::BodyCase body) {
     wire::FromExecutor inner;
     auto message = Take([&](const wire::FromWorker& m) {
-      return m.has_from_executor() && m.from_executor().executor() == executor && inner.ParseFromString(m.from_executor().payload()) && inner.body_case() == body;
+      return m.has_from_executor() && m.from_executor().executor() == executor && inner.ParseFromString(m.from_executor().payload()) &&
+             inner.body_case() == body;
     });
     EXPECT_TRUE(message.has_value()) << "nothing of kind " << body << " from executor " << executor;
     return inner;
@@ -353,7 +380,8 @@ class FakeMaster final : public rpc::ServerHandler {
 
 struct WorkerProcess {
   pid_t pid = -1;
-  WorkerProcess(const std::string& master, const std::string& folder, const std::string& token_file, std::uint64_t memory_bytes = 64u << 20) {
+  WorkerProcess(const std::string& master, const std::string& folder, const std::string& token_file,
+                std::uint64_t memory_bytes = 64u << 20) {
     std::vector<std::string> args{"worker", "--run-worker", master, folder, token_file, std::to_string(memory_bytes)};
     std::vector<char*> pointers;
     for (std::string& arg : args) pointers.push_back(arg.data());
@@ -378,7 +406,12 @@ struct WorkerProcess {
 };
 
 int WorkerMain(char** argv) {
-  Status status = RunWorker({.master_address = argv[2], .token_file = argv[4], .name = "tested", .slots = 2, .memory_bytes = std::strtoull(argv[5], nullptr, 10), .state_dir = argv[3]});
+  Status status = RunWorker({.master_address = argv[2],
+                             .token_file = argv[4],
+                             .name = "tested",
+                             .slots = 2,
+                             .memory_bytes = std::strtoull(argv[5], nullptr, 10),
+                             .state_dir = argv[3]});
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return ExitCode(status.code());
 }
@@ -441,10 +474,12 @@ TEST_F(WorkerDaemonTest, RegistersRelaysAndStops) {
   EXPECT_EQ(hello.segments_size(), 0);
   std::uint32_t pid = master_->StartAndGreet(1, "serve", self_);
   EXPECT_TRUE(Alive(pid));
-  std::vector<dag::SegmentRef> refs{master_->Write(1, {StageId{kWrites}, 0, 1}, hello.data_address()), master_->Write(1, {StageId{kWrites}, 1, 2}, hello.data_address())};
+  std::vector<dag::SegmentRef> refs{master_->Write(1, {StageId{kWrites}, 0, 1}, hello.data_address()),
+                                    master_->Write(1, {StageId{kWrites}, 1, 2}, hello.data_address())};
   master_->RunTask(1, {StageId{kReads}, 0, 3}, refs);
   EXPECT_EQ(master_->TakeFromExecutor(1, wire::FromExecutor::kTaskFinished).task_finished().value(), "data of task 0;data of task 1;");
-  EXPECT_TRUE(master_->WaitForBeat([](const wire::Heartbeat& b) { return b.blocks_bytes() > 0 && b.executors() == 1 && b.executor_pss_bytes_max() > 0; }));
+  EXPECT_TRUE(master_->WaitForBeat(
+      [](const wire::Heartbeat& b) { return b.blocks_bytes() > 0 && b.executors() == 1 && b.executor_pss_bytes_max() > 0; }));
   auto output = master_->Take([](const wire::FromWorker& m) { return m.has_output(); });
   ASSERT_TRUE(output.has_value());
   EXPECT_EQ(output->output().data(), "executor 1 of serve in / with yes\n");
@@ -530,7 +565,12 @@ TEST_F(WorkerDaemonTest, WhatExecutorsSayIsChecked) {
   wire::ExecutorExited exited = master_->TakeExit(1);
   EXPECT_EQ(exited.reason().code(), static_cast<std::uint32_t>(Code::kInvalid));
   EXPECT_EQ(exited.reason().tag(), "WORKER20");
-  EXPECT_FALSE(master_->Take([](const wire::FromWorker& m) { wire::FromExecutor inner; return m.has_from_executor() && inner.ParseFromString(m.from_executor().payload()) && inner.has_task_finished(); }, 50));
+  EXPECT_FALSE(master_->Take(
+      [](const wire::FromWorker& m) {
+        wire::FromExecutor inner;
+        return m.has_from_executor() && inner.ParseFromString(m.from_executor().payload()) && inner.has_task_finished();
+      },
+      50));
 
   master_->StartAndGreet(2, "serve", self_);
   // A segment of an attempt that failed is nobody's.
@@ -639,7 +679,8 @@ TEST_F(WorkerDaemonTest, KilledWorkersLeaveNoProcessesAndTheNextOneStartsClean) 
   wire::Register next = StartWorker(kNoMemory);
   EXPECT_NE(next.instance(), hello.instance());
   EXPECT_EQ(next.segments_size(), 0);
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder())) EXPECT_NE(entry.path().extension(), ".run") << entry.path();
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder()))
+    EXPECT_NE(entry.path().extension(), ".run") << entry.path();
   EXPECT_TRUE(std::filesystem::is_empty(folder() + "/jobs"));
   // A second worker in the same folder is refused.
   WorkerProcess second(master_->address(), folder(), path_ + "/token");

@@ -60,7 +60,7 @@ struct Running {
   std::condition_variable changed;
   std::vector<SpawnEvent> events;
   std::uint64_t next_id = 1;
-  UniqueFd socket;  // our end of the last one's
+  UniqueFd socket;                   // our end of the last one's
   std::unique_ptr<Spawner> spawner;  // last: its thread calls us until it is gone
 
   Running() {
@@ -87,8 +87,16 @@ struct Running {
     UniqueFd theirs(pair[1]), out_write(out[1]), err_write(err[1]);
     std::uint64_t id = next_id++;
     std::string path = argv[0];
-    EXPECT_TRUE(spawner->Spawn({.id = id, .path = path, .argv = argv, .environment = environment, .folder = folder, .fallback_folder = "/tmp",
-                                .socket_fd = theirs.get(), .stdout_fd = out_write.get(), .stderr_fd = err_write.get()})
+    EXPECT_TRUE(spawner
+                    ->Spawn({.id = id,
+                             .path = path,
+                             .argv = argv,
+                             .environment = environment,
+                             .folder = folder,
+                             .fallback_folder = "/tmp",
+                             .socket_fd = theirs.get(),
+                             .stdout_fd = out_write.get(),
+                             .stderr_fd = err_write.get()})
                     .ok());
     return {id, UniqueFd(out[0]), UniqueFd(err[0])};
   }

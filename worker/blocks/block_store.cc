@@ -189,7 +189,7 @@ Result<dag::SegmentInfo> BlockStore::Adopt(TaskAttempt producer, JobId job, int 
   memfd->fd = UniqueFd(fd);
   constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
   int seals = ::fcntl(fd, F_GET_SEALS);
-  struct stat info {};
+  struct stat info{};
   if (seals < 0 || (seals & kNeeded) != kNeeded || ::fstat(fd, &info) != 0)
     return Status(Code::kInvalid, "BLK07", "the segment of " + ToString(producer) + " is refused", "it is not a sealed memfd");
   auto bytes = static_cast<std::uint64_t>(info.st_size);

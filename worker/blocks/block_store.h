@@ -72,8 +72,8 @@ class BlockStore final : public dag::BlockReader, public dag::BlockWriter {
   Result<std::unique_ptr<dag::SegmentWriter>> NewSegment(TaskAttempt producer, std::uint32_t parts) override;
   Result<std::unique_ptr<dag::ExtentStream>> Open(const dag::SegmentRef& segment, std::uint32_t first, std::uint32_t count) override;
 
-  // Takes over a sealed memfd that holds a whole segment (daemon), and closes `fd` in every case. kInvalid (BLK07) unless it is a memfd sealed
-  // against writing, growing and shrinking; kDataLoss unless the layout is whole and says that `producer` of `job` made it;
+  // Takes over a sealed memfd that holds a whole segment (daemon), and closes `fd` in every case. kInvalid (BLK07) unless it is a memfd
+  // sealed against writing, growing and shrinking; kDataLoss unless the layout is whole and says that `producer` of `job` made it;
   // kResourceExhausted when it does not fit in memory and cannot be spilled.
   Result<dag::SegmentInfo> Adopt(TaskAttempt producer, JobId job, int fd);
 

@@ -1,5 +1,6 @@
-// Reads segments that other worker daemons own: TCP connections kept and used again, a few threads that fetch ahead, and streams that hold a
-// bounded window each. Every extent is verified before it is handed out; a damaged one is fetched once more before the segment counts as lost.
+// Reads segments that other worker daemons own: TCP connections kept and used again, a few threads that fetch ahead, and streams that hold
+// a bounded window each. Every extent is verified before it is handed out; a damaged one is fetched once more before the segment counts as
+// lost.
 //
 // Thread rule: any thread; one stream, one thread.
 #pragma once

@@ -1,5 +1,5 @@
-// Reading extents of a segment by pread into pooled buffers, each verified. Serves run files of this process and descriptors that the worker
-// daemon passed to an executor; neither is ever mapped, because a truncated file would kill the reader.
+// Reading extents of a segment by pread into pooled buffers, each verified. Serves run files of this process and descriptors that the
+// worker daemon passed to an executor; neither is ever mapped, because a truncated file would kill the reader.
 //
 // Thread rule: one stream, one thread.
 #pragma once

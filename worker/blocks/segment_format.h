@@ -2,8 +2,8 @@
 //
 //   extents in the order of writing ... | ExtentEntry... sorted by part | SegmentFooter
 //
-// Whoever gets a segment from elsewhere (a memfd of an executor, a run file) parses the tail with ParseSegment, which trusts nothing: sizes,
-// checksums, ranges and sums are all proven before an entry is used. Extents carry their own checksum, verified by each reader.
+// Whoever gets a segment from elsewhere (a memfd of an executor, a run file) parses the tail with ParseSegment, which trusts nothing:
+// sizes, checksums, ranges and sums are all proven before an entry is used. Extents carry their own checksum, verified by each reader.
 //
 // Thread rule: values.
 #pragma once

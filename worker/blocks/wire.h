@@ -47,7 +47,8 @@ struct SegmentQuery {
   std::uint32_t first = 0, count = 0;  // parts
   std::uint64_t window_bytes = 0;      // kOpenRemote: how much data to send at once
 };
-// The entries that one request may ask for starting at `at`, wherever they lie: up to `window_bytes` and kRangesMax, at least one. 0 at the end.
+// The entries that one request may ask for starting at `at`, wherever they lie: up to `window_bytes` and kRangesMax, at least one. 0 at the
+// end.
 std::size_t GatherLength(std::span<const ExtentEntry> entries, std::size_t at, std::uint64_t window_bytes);
 struct ByteRange {
   std::uint64_t offset = 0, length = 0;

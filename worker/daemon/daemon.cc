@@ -28,11 +28,17 @@ constexpr std::int64_t kRegisterMs = 15'000;  // silence that is borne until the
 
 }  // namespace
 
-Daemon::Daemon(rpc::EventLoop& loop, WorkerOptions options, std::string token, std::unique_ptr<Spawner> spawner, std::function<void(const Status&)> ended)
-    : loop_(loop), options_(std::move(options)), token_(std::move(token)), ended_(std::move(ended)), spawner_(std::move(spawner)), instance_(rpc::NewNonce()) {}
+Daemon::Daemon(rpc::EventLoop& loop, WorkerOptions options, std::string token, std::unique_ptr<Spawner> spawner,
+               std::function<void(const Status&)> ended)
+    : loop_(loop),
+      options_(std::move(options)),
+      token_(std::move(token)),
+      ended_(std::move(ended)),
+      spawner_(std::move(spawner)),
+      instance_(rpc::NewNonce()) {}
 
-Result<std::unique_ptr<Daemon>> Daemon::Start(rpc::EventLoop& loop, WorkerOptions options, std::string token, std::unique_ptr<Spawner> spawner,
-                                              std::function<void(const Status&)> ended) {
+Result<std::unique_ptr<Daemon>> Daemon::Start(rpc::EventLoop& loop, WorkerOptions options, std::string token,
+                                              std::unique_ptr<Spawner> spawner, std::function<void(const Status&)> ended) {
   std::unique_ptr<Daemon> daemon(new Daemon(loop, std::move(options), std::move(token), std::move(spawner), std::move(ended)));
   RETURN_IF_ERROR(daemon->Open());
   loop.Post([raw = daemon.get(), alive = daemon->alive_] {
@@ -44,9 +50,12 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(rpc::EventLoop& loop, WorkerOption
 Status Daemon::Open() {
   const std::string& folder = options_.state_dir;
   std::error_code error;
-  std::filesystem::remove_all(folder + "/jobs", error);  // of a worker that was killed: its segments are gone, so is all that goes with them
+  std::filesystem::remove_all(folder + "/jobs",
+                              error);  // of a worker that was killed: its segments are gone, so is all that goes with them
   if (!error) std::filesystem::create_directories(folder + "/jobs", error);
-  if (error) return Status(Code::kUserError, "WORKER12", "cannot use the state folder " + folder, error.message(), "name a writable folder with --dir");
+  if (error)
+    return Status(Code::kUserError, "WORKER12", "cannot use the state folder " + folder, error.message(),
+                  "name a writable folder with --dir");
   ASSIGN_OR_RETURN(artifacts_, storage::ArtifactStore::Open({.folder = folder + "/artifacts"}));
   ASSIGN_OR_RETURN(store_, blocks::BlockStore::Open({.memory_bytes_max = options_.memory_bytes / 2,
                                                      .spill_dir = folder + "/blocks",
@@ -60,7 +69,8 @@ Status Daemon::Open() {
                                                          Send(&message);
                                                        });
                                                      }}));
-  ASSIGN_OR_RETURN(service_, blocks::BlockService::Start({.unix_path = folder + "/blocks.sock", .listen_address = options_.data_address}, store_.get()));
+  ASSIGN_OR_RETURN(
+      service_, blocks::BlockService::Start({.unix_path = folder + "/blocks.sock", .listen_address = options_.data_address}, store_.get()));
   spawner_->Listen([this, alive = alive_](const SpawnEvent& event) {
     loop_.Post([this, alive, event] {
       if (*alive) OnSpawnEvent(event);
@@ -81,7 +91,8 @@ Daemon::~Daemon() {
   std::filesystem::remove_all(options_.state_dir + "/jobs", ignored);
 }
 
-// ---- registration ------------------------------------------------------------------------------------------------------------------------
+// ---- registration
+// ------------------------------------------------------------------------------------------------------------------------
 
 void Daemon::Connect() {
   connect_timer_ = 0;
@@ -99,14 +110,16 @@ void Daemon::OnConnected(Status status, std::unique_ptr<rpc::Channel> channel) {
   connector_.join();
   if (channel == nullptr) {
     // A wrong token stays wrong; everything else may be a master that is not up (yet).
-    if (status.code() == Code::kUnauthenticated || status.code() == Code::kInvalid || status.code() == Code::kVersionSkew) return ended_(status);
+    if (status.code() == Code::kUnauthenticated || status.code() == Code::kInvalid || status.code() == Code::kVersionSkew)
+      return ended_(status);
     if (pause_ms_ == 0) LOG(WARNING) << "no master: " << status.ToString();
     return OnMasterGone(status);
   }
   registering_ = true;
   heard_ms_ = rpc::EventLoop::NowMs();
   master_ = std::make_unique<Link>(
-      std::move(channel), loop_, [this](rpc::Frame frame) { OnMasterFrame(frame.payload); }, [this](const Status& reason) { OnMasterGone(reason); });
+      std::move(channel), loop_, [this](rpc::Frame frame) { OnMasterFrame(frame.payload); },
+      [this](const Status& reason) { OnMasterGone(reason); });
   if (executors_.empty()) RegisterNow();
 }
 
@@ -157,7 +170,8 @@ void Daemon::OnMasterGone(const Status& reason) {
 void Daemon::CheckSilence() {
   std::int64_t left = heard_ms_ + silence_ms_ - rpc::EventLoop::NowMs();
   silence_timer_ = 0;
-  if (left <= 0) return OnMasterGone(Status(Code::kUnavailable, "WORKER24", "the master has been silent for " + std::to_string(silence_ms_) + " ms"));
+  if (left <= 0)
+    return OnMasterGone(Status(Code::kUnavailable, "WORKER24", "the master has been silent for " + std::to_string(silence_ms_) + " ms"));
   silence_timer_ = loop_.After(left, [this] { CheckSilence(); });
 }
 
@@ -171,7 +185,8 @@ void Daemon::OnRegistered(const wire::ToWorker& message) {
   pause_ms_ = 0;
   loop_.Cancel(silence_timer_);
   CheckSilence();
-  LOG(INFO) << "registered as worker " << worker_.value << " with " << store_->stats().segments << " segments; data on " << service_->data_address();
+  LOG(INFO) << "registered as worker " << worker_.value << " with " << store_->stats().segments << " segments; data on "
+            << service_->data_address();
   if (options_.on_registered) options_.on_registered(worker_);
   Beat();
 }
@@ -199,12 +214,14 @@ void Daemon::Send(wire::FromWorker* message) {
   master_->Send(message->SerializeAsString());
 }
 
-// ---- orders ------------------------------------------------------------------------------------------------------------------------------
+// ---- orders
+// ------------------------------------------------------------------------------------------------------------------------------
 
 void Daemon::OnMasterFrame(const std::string& payload) {
   heard_ms_ = rpc::EventLoop::NowMs();
   wire::ToWorker message;
-  if (!message.ParseFromString(payload)) return OnMasterGone(Status(Code::kVersionSkew, "WORKER22", "a message of the master cannot be read"));
+  if (!message.ParseFromString(payload))
+    return OnMasterGone(Status(Code::kVersionSkew, "WORKER22", "a message of the master cannot be read"));
   if (message.has_refused()) {
     Status status = dag::FromWire(message.refused().failure());
     if (status.code() != Code::kUnavailable && status.code() != Code::kStale) return ended_(status);
@@ -223,10 +240,13 @@ void Daemon::OnMasterFrame(const std::string& payload) {
       service_->AllowJob(job, message.allow_job().token());
       return;
     }
-    case wire::ToWorker::kForgetJob: return ForgetJob(JobId{message.forget_job().job()});
-    case wire::ToWorker::kStartExecutor: return StartExecutor(message.start_executor());
+    case wire::ToWorker::kForgetJob:
+      return ForgetJob(JobId{message.forget_job().job()});
+    case wire::ToWorker::kStartExecutor:
+      return StartExecutor(message.start_executor());
     case wire::ToWorker::kStopExecutor:
-      return StopExecutor(ExecutorId{message.stop_executor().executor()}, message.stop_executor().reason(), message.stop_executor().grace_ms());
+      return StopExecutor(ExecutorId{message.stop_executor().executor()}, message.stop_executor().reason(),
+                          message.stop_executor().grace_ms());
     case wire::ToWorker::kToExecutor: {
       Executor* executor = Find(ExecutorId{message.to_executor().executor()});
       if (executor == nullptr || executor->link == nullptr || executor->process_gone) return;
@@ -240,7 +260,8 @@ void Daemon::OnMasterFrame(const std::string& payload) {
       store_->FreeOf(JobId{message.free_segments().job()}, segments);
       return;
     }
-    case wire::ToWorker::kArtifactChunk: return OnArtifactChunk(message.artifact_chunk());
+    case wire::ToWorker::kArtifactChunk:
+      return OnArtifactChunk(message.artifact_chunk());
     case wire::ToWorker::kOutputAck: {
       Executor* executor = Find(ExecutorId{message.output_ack().executor()});
       if (executor == nullptr) return;
@@ -248,7 +269,8 @@ void Daemon::OnMasterFrame(const std::string& payload) {
       if (reader != nullptr) reader->Acknowledge(message.output_ack().offset());
       return;
     }
-    default: return;  // heartbeat_ack: heard_ms_ is what it is for; unknown ones are of a newer master
+    default:
+      return;  // heartbeat_ack: heard_ms_ is what it is for; unknown ones are of a newer master
   }
 }
 

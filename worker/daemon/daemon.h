@@ -41,9 +41,10 @@ namespace ropewalk::worker {
 
 class Daemon {
  public:
-  // `options` are complete (no "0: default" left); `spawner` was forked before any thread. `ended` is called once when the daemon cannot go on.
-  static Result<std::unique_ptr<Daemon>> Start(rpc::EventLoop& loop, WorkerOptions options, std::string token, std::unique_ptr<Spawner> spawner,
-                                               std::function<void(const Status&)> ended);
+  // `options` are complete (no "0: default" left); `spawner` was forked before any thread. `ended` is called once when the daemon cannot go
+  // on.
+  static Result<std::unique_ptr<Daemon>> Start(rpc::EventLoop& loop, WorkerOptions options, std::string token,
+                                               std::unique_ptr<Spawner> spawner, std::function<void(const Status&)> ended);
   ~Daemon();  // ends all executors
 
  private:
@@ -51,16 +52,16 @@ class Daemon {
     ExecutorId id;
     JobId job;
     std::unique_ptr<wire::StartExecutorOrder> order;
-    std::string scratch;                // folder, removed at the end
-    std::set<std::string> missing;      // artifacts that are still fetched; not started before it is empty
-    bool spawned = false;               // asked of the spawner: an exit or a failure will be told
+    std::string scratch;            // folder, removed at the end
+    std::set<std::string> missing;  // artifacts that are still fetched; not started before it is empty
+    bool spawned = false;           // asked of the spawner: an exit or a failure will be told
     pid_t pid = 0;
     std::unique_ptr<Link> link;
     std::unique_ptr<OutputReader> out, err;
     ExecutorChecks checks;
-    blocks::UniqueFd cursors;           // read with pread only: the executor could truncate it
-    bool stop_ordered = false;          // by the master
-    Status end_reason;                  // set where we ended it by ourselves
+    blocks::UniqueFd cursors;   // read with pread only: the executor could truncate it
+    bool stop_ordered = false;  // by the master
+    Status end_reason;          // set where we ended it by ourselves
     std::uint64_t memory_kills_before = 0;
     bool process_gone = false, link_gone = false, out_gone = false, err_gone = false;
     SpawnEvent exit;
@@ -72,7 +73,8 @@ class Daemon {
     bool forgotten = false;
   };
 
-  Daemon(rpc::EventLoop& loop, WorkerOptions options, std::string token, std::unique_ptr<Spawner> spawner, std::function<void(const Status&)> ended);
+  Daemon(rpc::EventLoop& loop, WorkerOptions options, std::string token, std::unique_ptr<Spawner> spawner,
+         std::function<void(const Status&)> ended);
 
   // ---- daemon.cc
   Status Open();
@@ -117,11 +119,11 @@ class Daemon {
   std::unique_ptr<blocks::BlockStore> store_;
   std::unique_ptr<blocks::BlockService> service_;
 
-  std::thread connector_;            // while it connects
+  std::thread connector_;  // while it connects
   std::unique_ptr<Link> master_;
-  bool registering_ = false;         // connected, waiting for the last executors of before to end
+  bool registering_ = false;  // connected, waiting for the last executors of before to end
   std::int64_t pause_ms_ = 0;
-  WorkerId worker_;                  // of the registration in force; 0: none
+  WorkerId worker_;  // of the registration in force; 0: none
   std::uint64_t epoch_ = 0;
   std::int64_t heartbeat_ms_ = 1'000, silence_ms_ = 10'000, heard_ms_ = 0;
   std::uint64_t output_window_bytes_ = 1u << 20, beats_ = 0, pss_bytes_max_ = 0;
@@ -130,7 +132,7 @@ class Daemon {
   std::map<JobId, Job> jobs_;
   std::map<JobId, std::string> tokens_;
   std::map<ExecutorId, std::unique_ptr<Executor>> executors_;
-  std::set<std::string> fetching_;   // artifacts
+  std::set<std::string> fetching_;  // artifacts
 };
 
 }  // namespace ropewalk::worker

@@ -80,7 +80,8 @@ Result<ExecutorChecks::Verdict> ExecutorChecks::OnMessage(const std::string& pay
 
 Status ExecutorChecks::OnOrder(const std::string& payload) {
   wire::ToExecutor order;
-  if (!order.ParseFromString(payload)) return Status(Code::kInvalid, "WORKER22", "an order to an executor cannot be read", "", "upgrade this worker");
+  if (!order.ParseFromString(payload))
+    return Status(Code::kInvalid, "WORKER22", "an order to an executor cannot be read", "", "upgrade this worker");
   if (order.has_run_task()) tasks_[dag::FromWire(order.run_task().id())] = order.run_task().verify();
   return {};
 }

@@ -1,5 +1,5 @@
-// What an executor may say, given what was ordered of it. Executors run user code and are not trusted: a message that cannot be right ends the
-// executor, one that merely came too late is dropped.
+// What an executor may say, given what was ordered of it. Executors run user code and are not trusted: a message that cannot be right ends
+// the executor, one that merely came too late is dropped.
 //
 // Thread rule: a value of the control thread.
 #pragma once
@@ -19,8 +19,8 @@ class ExecutorChecks {
   ExecutorChecks(JobId job, blocks::BlockStore* store) : job_(job), store_(store) {}
 
   enum class Verdict { kHello, kForward, kDrop };
-  // Reads one serialised FromExecutor. kHello: the first message, to be answered with the welcome and passed on. kInvalid WORKER20: it cannot be
-  // right; the executor must end. Segments of attempts that ended without needing them are freed on the way.
+  // Reads one serialised FromExecutor. kHello: the first message, to be answered with the welcome and passed on. kInvalid WORKER20: it
+  // cannot be right; the executor must end. Segments of attempts that ended without needing them are freed on the way.
   Result<Verdict> OnMessage(const std::string& payload);
 
   // Notes what is ordered: one serialised ToExecutor on its way to the executor. kInvalid: it cannot be read (the master's fault).

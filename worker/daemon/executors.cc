@@ -1,6 +1,6 @@
 // The life of an executor: its files, its start through the spawner, the relay, and its end.
-#include <glog/logging.h>
 #include <fcntl.h>
+#include <glog/logging.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -26,7 +26,7 @@
 namespace ropewalk::worker {
 namespace {
 
-constexpr std::int64_t kPipeGraceMs = 2'000;   // for a pipe that outlives its executor
+constexpr std::int64_t kPipeGraceMs = 2'000;  // for a pipe that outlives its executor
 constexpr std::int64_t kSocketGraceMs = 1'000;
 constexpr std::int64_t kAskAgainMs = 200;
 constexpr std::int64_t kHelloMs = 60'000;
@@ -40,7 +40,8 @@ std::string FileName(const std::string& name) {
 }
 
 Status PlaceFailed(const std::string& path, const std::string& why) {
-  return Status(Code::kUnavailable, "WORKER25", "cannot place " + path + " for an executor", why, "free space or mend the worker's state folder");
+  return Status(Code::kUnavailable, "WORKER25", "cannot place " + path + " for an executor", why,
+                "free space or mend the worker's state folder");
 }
 
 Status PlaceLink(const std::string& target, const std::string& path) {
@@ -50,8 +51,8 @@ Status PlaceLink(const std::string& target, const std::string& path) {
 }
 
 bool CrashedByItself(int signal) {
-  return signal == SIGSEGV || signal == SIGABRT || signal == SIGBUS || signal == SIGFPE || signal == SIGILL || signal == SIGSYS || signal == SIGTRAP ||
-         signal == SIGPIPE || signal == SIGXCPU || signal == SIGXFSZ;
+  return signal == SIGSEGV || signal == SIGABRT || signal == SIGBUS || signal == SIGFPE || signal == SIGILL || signal == SIGSYS ||
+         signal == SIGTRAP || signal == SIGPIPE || signal == SIGXCPU || signal == SIGXFSZ;
 }
 
 }  // namespace
@@ -64,7 +65,8 @@ Daemon::Executor* Daemon::Find(ExecutorId id) {
   return at == executors_.end() ? nullptr : at->second.get();
 }
 
-// ---- start -------------------------------------------------------------------------------------------------------------------------------
+// ---- start
+// -------------------------------------------------------------------------------------------------------------------------------
 
 void Daemon::StartExecutor(const wire::StartExecutorOrder& order) {
   ExecutorId id{order.executor()};
@@ -78,7 +80,8 @@ void Daemon::StartExecutor(const wire::StartExecutorOrder& order) {
   jobs_[job].executors.insert(id);
   service_->AllowJob(job, order.job_token());
   if (!job || order.spec().artifacts().empty() || order.slots() == 0 || order.slots() > kSlotsMax)
-    return EndExecutor(started, Status(Code::kInvalid, "WORKER22", "an order to start an executor cannot be right", "no job, executable or slots"));
+    return EndExecutor(started,
+                       Status(Code::kInvalid, "WORKER22", "an order to start an executor cannot be right", "no job, executable or slots"));
   for (const std::string& sha256 : order.spec().artifacts())
     if (!artifacts_->Has(sha256)) started.missing.insert(sha256);
   std::set<std::string> missing = started.missing;
@@ -143,7 +146,8 @@ Result<std::vector<std::string>> Daemon::PlaceFiles(Executor& executor, std::str
     std::string name = i < spec.artifact_names_size() ? FileName(spec.artifact_names(i)) : "";
     if (i == 0 && name.empty()) name = "job";
     if (name.empty())
-      return Status(Code::kInvalid, "WORKER26", "a library of the job has an impossible name", EscapeForLog(spec.artifact_names_size() > i ? spec.artifact_names(i) : ""));
+      return Status(Code::kInvalid, "WORKER26", "a library of the job has an impossible name",
+                    EscapeForLog(spec.artifact_names_size() > i ? spec.artifact_names(i) : ""));
     std::string at = (i == 0 ? folder + "/bin/" : lib + "/") + name;
     RETURN_IF_ERROR(PlaceLink(artifacts_->PathOf(spec.artifacts(i)), at));
     if (i == 0) *path = at;
@@ -151,19 +155,21 @@ Result<std::vector<std::string>> Daemon::PlaceFiles(Executor& executor, std::str
   // Its cursors: readable after its end, whatever that was.
   const std::string cursors = executor.scratch + "/cursors";
   executor.cursors = blocks::UniqueFd(::open(cursors.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!executor.cursors || ::ftruncate(executor.cursors.get(), static_cast<off_t>(executor.order->slots() * sizeof(dag::RecordCursor))) != 0)
+  if (!executor.cursors ||
+      ::ftruncate(executor.cursors.get(), static_cast<off_t>(executor.order->slots() * sizeof(dag::RecordCursor))) != 0)
     return PlaceFailed(cursors, std::strerror(errno));
 
   std::vector<std::string> environment;
   auto declared = [&](std::string_view name) {
-    return std::any_of(spec.environment().begin(), spec.environment().end(),
-                       [&](const std::string& variable) { return variable.size() > name.size() && variable.starts_with(name) && variable[name.size()] == '='; });
+    return std::any_of(spec.environment().begin(), spec.environment().end(), [&](const std::string& variable) {
+      return variable.size() > name.size() && variable.starts_with(name) && variable[name.size()] == '=';
+    });
   };
   for (const std::string& variable : spec.environment()) {
     std::string_view name = std::string_view(variable).substr(0, variable.find('='));
     // What decides how the executor starts is ours to say.
-    if (name.empty() || name.size() == variable.size() || name == "LD_LIBRARY_PATH" || name == "ROPEWALK_EXECUTOR_FD" || name == "ROPEWALK_MASTER" ||
-        variable.find('\0') != std::string::npos)
+    if (name.empty() || name.size() == variable.size() || name == "LD_LIBRARY_PATH" || name == "ROPEWALK_EXECUTOR_FD" ||
+        name == "ROPEWALK_MASTER" || variable.find('\0') != std::string::npos)
       continue;
     environment.push_back(variable);
   }
@@ -185,7 +191,9 @@ Status Daemon::Spawn(Executor& executor) {
   if (request.argv.empty()) request.argv.push_back(request.path);
 
   int pair[2], out[2], err[2];
-  auto failed = [] { return Status(Code::kUnavailable, "WORKER25", "no descriptors for an executor", std::strerror(errno), "raise the open files limit"); };
+  auto failed = [] {
+    return Status(Code::kUnavailable, "WORKER25", "no descriptors for an executor", std::strerror(errno), "raise the open files limit");
+  };
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return failed();
   blocks::UniqueFd ours(pair[0]), theirs(pair[1]);
   if (::pipe2(out, O_CLOEXEC) != 0) return failed();
@@ -213,7 +221,8 @@ Status Daemon::Spawn(Executor& executor) {
         loop_.After(kSocketGraceMs, [this, alive = alive_, id] {
           Executor* late = *alive ? Find(id) : nullptr;
           if (late != nullptr && !late->process_gone)
-            EndExecutor(*late, Status(Code::kUserError, "WORKER32", "an executor closed its socket and went on", "", "leave descriptor 3 alone"));
+            EndExecutor(*late,
+                        Status(Code::kUserError, "WORKER32", "an executor closed its socket and went on", "", "leave descriptor 3 alone"));
         });
       });
   auto reader = [&](blocks::UniqueFd pipe, bool is_stderr) {
@@ -230,13 +239,15 @@ Status Daemon::Spawn(Executor& executor) {
   loop_.After(kHelloMs, [this, alive = alive_, id] {
     Executor* silent = *alive ? Find(id) : nullptr;
     if (silent != nullptr && !silent->checks.welcomed())
-      EndExecutor(*silent, Status(Code::kUserError, "WORKER27", "an executor did not say hello within " + std::to_string(kHelloMs / 1000) + " s",
-                                  "main does something slow before Init", "call Init first in main"));
+      EndExecutor(*silent,
+                  Status(Code::kUserError, "WORKER27", "an executor did not say hello within " + std::to_string(kHelloMs / 1000) + " s",
+                         "main does something slow before Init", "call Init first in main"));
   });
   return {};
 }
 
-// ---- relay -------------------------------------------------------------------------------------------------------------------------------
+// ---- relay
+// -------------------------------------------------------------------------------------------------------------------------------
 
 void Daemon::OnExecutorFrame(ExecutorId id, const std::string& payload) {
   Executor* executor = Find(id);
@@ -276,7 +287,8 @@ void Daemon::OnOutput(ExecutorId id, bool is_stderr, std::uint64_t offset, std::
   Send(&message);
 }
 
-// ---- end ---------------------------------------------------------------------------------------------------------------------------------
+// ---- end
+// ---------------------------------------------------------------------------------------------------------------------------------
 
 void Daemon::StopExecutor(ExecutorId id, const std::string& reason, std::uint32_t grace_ms) {
   Executor* executor = Find(id);
@@ -311,16 +323,16 @@ void Daemon::OnSpawnEvent(const SpawnEvent& event) {
   if (event.kind == SpawnEvent::kStarted) {
     executor->pid = event.pid;
     // It may have been ended while it started.
-    if (!executor->end_reason.ok() || (executor->stop_ordered && !executor->checks.welcomed()))
-      (void)spawner_->Kill(event.id, SIGKILL);
+    if (!executor->end_reason.ok() || (executor->stop_ordered && !executor->checks.welcomed())) (void)spawner_->Kill(event.id, SIGKILL);
     return;
   }
   executor->exit = event;
   executor->process_gone = true;
   if (event.kind == SpawnEvent::kFailed && executor->end_reason.ok()) {
     bool unfit = event.error == ENOEXEC || event.error == ENOENT || event.error == E2BIG;
-    executor->end_reason = Status(unfit ? Code::kInvalid : Code::kUnavailable, "WORKER28", "the job's executable could not be started on " + options_.name,
-                                  std::strerror(event.error), unfit ? "is it built for this machine?" : "look at the worker's state folder");
+    executor->end_reason =
+        Status(unfit ? Code::kInvalid : Code::kUnavailable, "WORKER28", "the job's executable could not be started on " + options_.name,
+               std::strerror(event.error), unfit ? "is it built for this machine?" : "look at the worker's state folder");
   }
   executor->out->IgnoreWindow();
   executor->err->IgnoreWindow();
@@ -353,24 +365,29 @@ void Daemon::Finish(ExecutorId id) {
   if (executor->pid != 0) {
     exited->set_exit_code(exit.exit_code);
     exited->set_signal(exit.signal);
-    words = exit.signal == 0 ? "exit " + std::to_string(exit.exit_code) : "signal " + std::to_string(exit.signal) + " (" + ::strsignal(exit.signal) + ")";
+    words = exit.signal == 0 ? "exit " + std::to_string(exit.exit_code)
+                             : "signal " + std::to_string(exit.signal) + " (" + ::strsignal(exit.signal) + ")";
   }
   exited->set_main_exit(words);
   Status reason = executor->end_reason;
   if (reason.ok() && !executor->stop_ordered) {
     const std::string who = "an executor on " + options_.name + " ended by " + words;
     if (exit.signal == SIGKILL && OutOfMemoryKills() > executor->memory_kills_before)
-      reason = Status(Code::kResourceExhausted, "WORKER29", who, "the machine ran out of memory", "give the worker less memory, or the job more partitions");
+      reason = Status(Code::kResourceExhausted, "WORKER29", who, "the machine ran out of memory",
+                      "give the worker less memory, or the job more partitions");
     else if (exit.signal != 0 && !CrashedByItself(exit.signal))
       reason = Status(Code::kUnavailable, "WORKER30", who, "somebody killed it", "none needed: the job goes on");
     else
-      reason = Status(Code::kUserError, "WORKER31", who, "the job's code ended the process", "see `ropewalk logs " + JobName(executor->job) + "`");
+      reason = Status(Code::kUserError, "WORKER31", who, "the job's code ended the process",
+                      "see `ropewalk logs " + JobName(executor->job) + "`");
   }
   if (!reason.ok()) dag::ToWire(reason, exited->mutable_reason());
   if (executor->cursors) {
     for (std::uint32_t slot = 0; slot < executor->order->slots(); ++slot) {
       dag::RecordCursor cursor;
-      if (::pread(executor->cursors.get(), static_cast<void*>(&cursor), sizeof cursor, static_cast<off_t>(slot * sizeof cursor)) != sizeof cursor) break;
+      if (::pread(executor->cursors.get(), static_cast<void*>(&cursor), sizeof cursor, static_cast<off_t>(slot * sizeof cursor)) !=
+          sizeof cursor)
+        break;
       TaskAttempt task{StageId{cursor.stage.load()}, cursor.task.load(), cursor.attempt.load()};
       if (!executor->checks.knows(task)) continue;  // idle, or nonsense that user code wrote
       wire::TaskCursor* at = exited->add_tasks();

@@ -10,7 +10,8 @@
 namespace ropewalk::worker {
 
 struct Link::Shared : std::enable_shared_from_this<Shared> {
-  Shared(std::unique_ptr<rpc::Channel> channel, rpc::EventLoop& loop, LinkLimits limits) : channel(std::move(channel)), loop(loop), limits(limits) {}
+  Shared(std::unique_ptr<rpc::Channel> channel, rpc::EventLoop& loop, LinkLimits limits)
+      : channel(std::move(channel)), loop(loop), limits(limits) {}
 
   const std::unique_ptr<rpc::Channel> channel;
   rpc::EventLoop& loop;

@@ -23,8 +23,8 @@ struct LinkLimits {
 
 class Link {
  public:
-  Link(std::unique_ptr<rpc::Channel> channel, rpc::EventLoop& loop, std::function<void(rpc::Frame)> on_frame, std::function<void(const Status&)> on_end,
-       LinkLimits limits = {});
+  Link(std::unique_ptr<rpc::Channel> channel, rpc::EventLoop& loop, std::function<void(rpc::Frame)> on_frame,
+       std::function<void(const Status&)> on_end, LinkLimits limits = {});
   ~Link();  // what is queued is dropped
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;

@@ -12,10 +12,10 @@ std::string CpuLevel() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   auto has = [](auto... supported) { return (supported && ...); };
-  bool v2 = has(__builtin_cpu_supports("sse3"), __builtin_cpu_supports("ssse3"), __builtin_cpu_supports("sse4.1"), __builtin_cpu_supports("sse4.2"),
-                __builtin_cpu_supports("popcnt"));
-  bool v3 = v2 && has(__builtin_cpu_supports("avx"), __builtin_cpu_supports("avx2"), __builtin_cpu_supports("bmi"), __builtin_cpu_supports("bmi2"),
-                      __builtin_cpu_supports("fma"));
+  bool v2 = has(__builtin_cpu_supports("sse3"), __builtin_cpu_supports("ssse3"), __builtin_cpu_supports("sse4.1"),
+                __builtin_cpu_supports("sse4.2"), __builtin_cpu_supports("popcnt"));
+  bool v3 = v2 && has(__builtin_cpu_supports("avx"), __builtin_cpu_supports("avx2"), __builtin_cpu_supports("bmi"),
+                      __builtin_cpu_supports("bmi2"), __builtin_cpu_supports("fma"));
   bool v4 = v3 && has(__builtin_cpu_supports("avx512f"), __builtin_cpu_supports("avx512bw"), __builtin_cpu_supports("avx512cd"),
                       __builtin_cpu_supports("avx512dq"), __builtin_cpu_supports("avx512vl"));
   return v4 ? "x86-64-v4" : v3 ? "x86-64-v3" : v2 ? "x86-64-v2" : "x86-64-v1";

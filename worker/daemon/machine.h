@@ -8,10 +8,10 @@
 
 namespace ropewalk::worker {
 
-std::string GlibcVersion();            // "2.36"
-std::string CpuLevel();                // "x86-64-v3"; "" on other machines
+std::string GlibcVersion();  // "2.36"
+std::string CpuLevel();      // "x86-64-v3"; "" on other machines
 std::uint64_t MachineMemoryBytes();
 std::string HostName();
-void RaiseFileLimit();                 // to what is allowed: segments hold a descriptor each
+void RaiseFileLimit();  // to what is allowed: segments hold a descriptor each
 
 }  // namespace ropewalk::worker

@@ -1,5 +1,5 @@
-// Reads one pipe of an executor in its own thread and hands the bytes to the control thread, each once and in order, with their offset. While more
-// than a window is not acknowledged nothing is read: an executor that writes without end is held up, not the daemon.
+// Reads one pipe of an executor in its own thread and hands the bytes to the control thread, each once and in order, with their offset.
+// While more than a window is not acknowledged nothing is read: an executor that writes without end is held up, not the daemon.
 //
 // Thread rule: from the loop's thread; handlers are called there and never after the destructor has begun.
 #pragma once

@@ -1,9 +1,9 @@
-// Starts executors from a small single-threaded process, so that no fork ever happens in a daemon with threads. The daemon talks to it over a
-// socket pair; when that closes, however the daemon died, the spawner ends all executors and itself.
+// Starts executors from a small single-threaded process, so that no fork ever happens in a daemon with threads. The daemon talks to it over
+// a socket pair; when that closes, however the daemon died, the spawner ends all executors and itself.
 //
-// An executor gets: its own session; descriptor 0 = /dev/null, 1 and 2 = pipes, 3 = its socket to the daemon, nothing else; only the environment
-// that it was given; default signals; no new privileges; no core dumps; a death signal for the case that the spawner dies; and it is the first
-// that the kernel ends when memory is short. When it ends, everything that it started is ended too.
+// An executor gets: its own session; descriptor 0 = /dev/null, 1 and 2 = pipes, 3 = its socket to the daemon, nothing else; only the
+// environment that it was given; default signals; no new privileges; no core dumps; a death signal for the case that the spawner dies; and
+// it is the first that the kernel ends when memory is short. When it ends, everything that it started is ended too.
 //
 // Thread rule: Spawner: Spawn() and Kill() from one thread; the handler is called from the spawner's own reading thread.
 #pragma once
@@ -23,12 +23,12 @@
 namespace ropewalk::worker {
 
 struct SpawnRequest {
-  std::uint64_t id = 0;                  // the caller's name for the process; never used twice
+  std::uint64_t id = 0;  // the caller's name for the process; never used twice
   std::string path;
   std::vector<std::string> argv;
-  std::vector<std::string> environment;  // "NAME=value"; nothing else is inherited
-  std::string folder;                    // working folder, if it can be entered
-  std::string fallback_folder;           // otherwise
+  std::vector<std::string> environment;                // "NAME=value"; nothing else is inherited
+  std::string folder;                                  // working folder, if it can be entered
+  std::string fallback_folder;                         // otherwise
   int socket_fd = -1, stdout_fd = -1, stderr_fd = -1;  // become 3, 1 and 2; the caller closes its copies afterwards
 };
 
@@ -63,7 +63,8 @@ class Spawner {
   std::thread reader_;
 };
 
-// ---- between the two halves --------------------------------------------------------------------------------------------------------------
+// ---- between the two halves
+// --------------------------------------------------------------------------------------------------------------
 struct SpawnerMessage {
   enum Type : std::uint32_t { kSpawn = 1, kKill = 2 };
   std::uint32_t type = 0;

@@ -35,7 +35,8 @@ Result<blocks::UniqueFd> LockFolder(const std::string& folder) {
   blocks::UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock) return CannotUse(path, std::strerror(errno));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
-    return Status(Code::kUnavailable, "WORKER11", "another worker uses " + folder, std::strerror(errno), "stop it, or name another folder with --dir");
+    return Status(Code::kUnavailable, "WORKER11", "another worker uses " + folder, std::strerror(errno),
+                  "stop it, or name another folder with --dir");
   return lock;
 }
 
@@ -43,7 +44,8 @@ Result<blocks::UniqueFd> LockFolder(const std::string& folder) {
 
 Status RunWorker(WorkerOptions options) {
   if (options.state_dir.empty() || options.state_dir[0] != '/')
-    return Status(Code::kInvalid, "WORKER10", "the state folder \"" + options.state_dir + "\" is not an absolute path", "", "name one with --dir");
+    return Status(Code::kInvalid, "WORKER10", "the state folder \"" + options.state_dir + "\" is not an absolute path", "",
+                  "name one with --dir");
   if (options.slots == 0) options.slots = std::max(1u, std::thread::hardware_concurrency());
   if (options.memory_bytes == 0) options.memory_bytes = MachineMemoryBytes() / 2;
   if (options.name.empty()) options.name = HostName() + "-" + std::to_string(::getpid());

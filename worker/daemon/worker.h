@@ -32,9 +32,9 @@ struct WorkerOptions {
   std::function<void(WorkerId)> on_registered;  // after each registration, from the control thread; may be empty
 };
 
-// Serves until a signal comes; OK after an orderly stop. kInvalid WORKER10: options that cannot be. kUnavailable WORKER11: another worker uses
-// state_dir. kUserError WORKER12: state_dir cannot be used. What ReadTokenFile and BlockService::Start say. kUnauthenticated AUTH01, kVersionSkew:
-// the master refuses us for good.
+// Serves until a signal comes; OK after an orderly stop. kInvalid WORKER10: options that cannot be. kUnavailable WORKER11: another worker
+// uses state_dir. kUserError WORKER12: state_dir cannot be used. What ReadTokenFile and BlockService::Start say. kUnauthenticated AUTH01,
+// kVersionSkew: the master refuses us for good.
 Status RunWorker(WorkerOptions options);
 
 }  // namespace ropewalk::worker

@@ -20,9 +20,7 @@ namespace {
 
 thread_local dag::RecordCursor* crash_cursor = nullptr;  // of the task that this thread runs
 
-std::string TaskName(const TaskOrder& order) {
-  return "task " + std::to_string(order.id.task) + " of \"" + order.stage_name + "\"";
-}
+std::string TaskName(const TaskOrder& order) { return "task " + std::to_string(order.id.task) + " of \"" + order.stage_name + "\""; }
 
 // Where the task stood in its input, as words for a message.
 std::string Place(const dag::RecordCursor& cursor, bool precise) {
@@ -77,9 +75,9 @@ struct TaskRunner::Impl {
 
   mutable std::mutex mutex;
   std::condition_variable work, idle;
-  std::deque<TaskOrder> queue;        // at most `slots` in practice: the scheduler counts
-  std::vector<Running*> running;      // one for each slot; nullptr: idle
-  TaskCounters finished;              // sums of attempts that are over
+  std::deque<TaskOrder> queue;    // at most `slots` in practice: the scheduler counts
+  std::vector<Running*> running;  // one for each slot; nullptr: idle
+  TaskCounters finished;          // sums of attempts that are over
   bool stopping = false;
   std::vector<std::thread> threads;
 
@@ -167,8 +165,7 @@ TaskRunner::TaskRunner(RunnerOptions options) : impl_(std::make_unique<Impl>()) 
     impl_->options.cursors = impl_->own_cursors.get();
   }
   impl_->running.assign(options.slots, nullptr);
-  for (std::uint32_t slot = 0; slot < options.slots; ++slot)
-    impl_->threads.emplace_back([impl = impl_.get(), slot] { impl->Loop(slot); });
+  for (std::uint32_t slot = 0; slot < options.slots; ++slot) impl_->threads.emplace_back([impl = impl_.get(), slot] { impl->Loop(slot); });
 }
 
 TaskRunner::~TaskRunner() {

@@ -29,7 +29,7 @@ struct TaskOrder {
   std::string stage_name;                            // for messages
   std::shared_ptr<const dag::StageProgram> program;  // shared by the attempts of its stage; copied before it runs
   std::vector<dag::TaskInput> inputs;
-  bool precise_cursor = false;                       // retries name the record
+  bool precise_cursor = false;  // retries name the record
 };
 
 // Plain values of dag::TaskProgress.

@@ -29,8 +29,7 @@ class TrackingStream final : public dag::ExtentStream {
 
 }  // namespace
 
-Result<std::unique_ptr<dag::ExtentStream>> TrackingReader::Open(const dag::SegmentRef& segment, std::uint32_t first,
-                                                                std::uint32_t count) {
+Result<std::unique_ptr<dag::ExtentStream>> TrackingReader::Open(const dag::SegmentRef& segment, std::uint32_t first, std::uint32_t count) {
   Result<std::unique_ptr<dag::ExtentStream>> stream = inner_->Open(segment, first, count);
   if (!stream.ok()) {
     Note(failure_.get(), segment, stream.status());
