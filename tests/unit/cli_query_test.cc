@@ -1,4 +1,5 @@
 // The verbs that ask a master, against a small one that is played here: what is printed, and the exit codes.
+#include <glog/logging.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -62,6 +63,8 @@ class FakeMaster : public rpc::ServerHandler {
 class QueryTest : public testing::Test {
  protected:
   QueryTest() {
+    // The master that is played here lives in this process: what its server logs must not get between what the command prints.
+    FLAGS_minloglevel = google::NUM_SEVERITIES;
     char name[] = "/tmp/ropewalk-query-XXXXXX";
     root_ = mkdtemp(name);
     setenv("ROPEWALK_HOME", root_.c_str(), 1);
