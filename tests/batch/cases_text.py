@@ -137,11 +137,11 @@ def large_cases():
 
 
 def count_above_32_bits():
-    """2^32 + 7 times the same word out of a few megabytes: many members, each one long run. Only word count: sort would write it out."""
+    """2^32 + 7 times the same word out of a few megabytes: many members, each one line. Only word count: sort would write it out."""
     import gzip
 
     member_words = 1 << 25
-    member = gzip.compress(b"a " * member_words, 9, mtime=0)
+    member = gzip.compress(b"a " * member_words + b"\n", 9, mtime=0)
     rest = gzip.compress(b"a " * 7, 9, mtime=0)
     members = (1 << 32) // member_words
     case = Case("count_above_2_to_the_32", [Entry(b"input/a.gz", None, member * members + rest)], jobs=("wordcount",), timeout_s=900)
