@@ -109,9 +109,9 @@ struct StageRun {
   std::set<std::uint32_t> ready;  // wanted, not running, all inputs there
   std::map<std::uint32_t, Trouble> trouble;
   std::map<std::uint32_t, std::string> lost_cause;
-  std::map<std::uint32_t, std::uint32_t> unreachable;  // reports that a segment's owner did not answer
-  bool pinned = false;              // a published result or journalled winner came from its content: it may not change any more
-  bool winners_journalled = false;  // kFiles
+  std::map<std::uint32_t, TimeMs> unreachable;  // since when a segment's owner does not answer: nobody has read it after that
+  bool pinned = false;                          // a published result or journalled winner came from its content: it may not change any more
+  bool winners_journalled = false;              // kFiles
   Verdict verdict = Verdict::kNone;
   std::uint32_t sample = 0;  // the task that is run twice
   ExecutorId verified_by;    // who made the sampled output; the second run prefers another
@@ -291,6 +291,7 @@ struct Scheduler::State {
   void Crash(JobRun& job, StageRun& run, std::uint32_t task, const ExecutorExited& event, const TaskCursor* cursor, bool alone);
   void FreeSegment(JobRun& job, WorkerId worker, SegmentId segment);
   StageRun* FindStage(JobRun& job, StageKey key);
+  void InputsAnswered(JobRun& job, const StageRun& run, const RunningTask& task);
 
   // verify.cc
   void OnVerified(JobRun& job, StageRun& run, std::uint32_t attempt, ExecutorId executor, const dag::TaskResult& result);

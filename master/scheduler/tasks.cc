@@ -99,10 +99,25 @@ void Scheduler::State::On(const TaskFinished& event) {
                 .Num("records_out", event.counters.records_out)
                 .Num("bytes_out", event.counters.bytes_out)
                 .Num("bytes_spilled", event.counters.bytes_spilled));
+  InputsAnswered(*job, run, task);
   if (task.verify)
     OnVerified(*job, run, event.id.attempt, event.executor, event.result);
   else
     Register(*job, run, task.task, event.id.attempt, *executor, event.result);
+}
+
+// The task has read its inputs, so those that it began to read after a complaint can be reached: the complaint was a passing disturbance,
+// and the next one is the first again.
+void Scheduler::State::InputsAnswered(JobRun& job, const StageRun& run, const RunningTask& task) {
+  for (const dag::StageInput& input : run.stage.inputs) {
+    StageRun* producer = Producer(job, run, input);
+    if (producer == nullptr || producer->unreachable.empty()) continue;
+    std::erase_if(producer->unreachable, [&](const auto& entry) {
+      const auto& [index, since] = entry;
+      bool reads = input.pattern != dag::InputPattern::kOneToOne || std::uint64_t{input.first_task} + index == task.task;
+      return reads && task.since > since;
+    });
+  }
 }
 
 // The attempt's output becomes the task's output.
@@ -263,8 +278,9 @@ void Scheduler::State::On(const FetchFailed& event) {
   if (source == nullptr || producer.task >= source->tasks.size()) return;
   TaskRun& t = source->tasks[producer.task];
   if (!t.done || t.winner != producer.attempt || t.segment != event.lost.segment) return;
-  if (event.status.code() == Code::kUnavailable && ++source->unreachable[producer.task] < 2) {
-    // Perhaps only the way to it is disturbed, or its worker's loss is about to be noticed: no recompute storm yet.
+  if (event.status.code() == Code::kUnavailable && task.since <= source->unreachable.try_emplace(producer.task, now).first->second) {
+    // Perhaps only the way to it is disturbed, or its worker's loss is about to be noticed: no recompute storm yet. Other readers of the
+    // same moment tell nothing new; one that began after the first complaint, and after the pause that follows it, does.
     trouble.not_before = now + 2 * options.task_retry_delay_ms;
     Wake(trouble.not_before);
     return;

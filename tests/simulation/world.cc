@@ -83,7 +83,20 @@ Outcome World::Run() {
 
 void World::StepMaster(const Event& event) {
   if (core_ == nullptr) return;
+  CountComplaints(event);
   Enqueue(core_->Step(queue_.now() / 1000, event));
+}
+
+// An owner that did not answer twice in a row may be given up, although it lives: its output is made again then. A reader that finished in
+// between has reached it.
+void World::CountComplaints(const Event& event) {
+  if (auto* finished = std::get_if<TaskFinished>(&event)) {
+    Seen& seen = seen_[finished->job];
+    for (const dag::SegmentRef& ref : seen.reads[finished->id.attempt]) seen.unanswered.erase({ref.location, ref.segment});
+  } else if (auto* failed = std::get_if<FetchFailed>(&event); failed != nullptr && failed->status.code() == Code::kUnavailable) {
+    Seen& seen = seen_[failed->job];
+    if (++seen.unanswered[{failed->lost.location, failed->lost.segment}] % 2 == 0) ++seen.lost_outputs;
+  }
 }
 
 void World::Enqueue(std::vector<SchedulerAction> actions) {
@@ -163,6 +176,8 @@ void World::CarryOut(SchedulerAction& action) {
     Seen& seen = seen_[run->job];
     if (!seen.attempts.insert(run->id.attempt).second) Violation("attempt number used twice: " + Text(run->id));
     if (!run->verify) ++seen.launches;
+    for (const dag::TaskInput& input : run->inputs)
+      seen.reads[run->id.attempt].insert(seen.reads[run->id.attempt].end(), input.segments.begin(), input.segments.end());
     // Sent to a worker or executor that is gone, which the master does not know yet: an attempt that comes to nothing.
     auto missed = [this, job = run->job] { ++seen_[job].unsuccessful; };
     OrderExecutor(run->executor, [this, order = *run](Worker& worker, Executor& executor) { StartTask(worker, executor, order); }, missed);

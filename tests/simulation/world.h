@@ -99,10 +99,13 @@ class World {
     Lineage lineage;                                                   // of everything published or committed
     std::set<std::uint32_t> attempts;
     std::uint64_t launches = 0, unsuccessful = 0, lost_outputs = 0, restarts_cost = 0;
+    std::map<std::uint32_t, std::vector<dag::SegmentRef>> reads;            // by attempt
+    std::map<std::pair<std::string, SegmentId>, std::uint64_t> unanswered;  // complaints since it was last read
   };
 
   // Master and its shell.
   void StepMaster(const Event& event);
+  void CountComplaints(const Event& event);
   void Enqueue(std::vector<SchedulerAction> actions);
   void Pump();
   void CarryOut(SchedulerAction& action);
