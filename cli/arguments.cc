@@ -131,6 +131,7 @@ class Parser {
     Key(worker, "--slots", "worker.slots", "N", "tasks at a time (all cores)");
     Key(worker, "--memory", "worker.memory", "BYTES", "for shuffled data; more goes to disk");
     Key(worker, "--name", "worker.name", "TEXT", "in lists and logs (the host's name)");
+    Key(worker, "--drain-timeout", "worker.drain_timeout", "SECONDS", "how long SIGTERM waits for running tasks and their jobs (60)");
   }
 
   void AddJobs() {

@@ -51,7 +51,9 @@ Status ChildProcess::Start(int kept_fd) {
   if (pid == 0) {
     // Own group: Ctrl-C reaches us alone, and we end the daemons in order. They end with us however we end.
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    // SIGINT: a worker that gets SIGTERM drains first. A shell may have left SIGINT ignored for what runs in its background.
+    signal(SIGINT, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGINT);
     if (getppid() != parent) _exit(127);
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     dup2(null, STDIN_FILENO);

@@ -191,7 +191,7 @@ class DevCluster {
   void Stop() {
     // Workers first: they say goodbye to a master that still listens.
     for (std::size_t i = children_.size(); i-- > 0;) {
-      children_[i].Signal(SIGTERM);
+      children_[i].Signal(SIGINT);
       if (i != 1) continue;
       WaitForEnd(1);
     }

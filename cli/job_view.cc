@@ -1,5 +1,6 @@
 #include "cli/job_view.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "base/escape.h"
@@ -20,8 +21,7 @@ std::string WorkerName(std::uint64_t worker) {
   return worker >> 32 == 0 ? "w" + std::to_string(worker) : "w" + std::to_string(worker >> 32) + "." + std::to_string(worker & 0xffffffffu);
 }
 
-// From submission to the end, or to now while the job runs. Nothing for a job that ended in an earlier life of the master, which journals
-// that it ended but not when.
+// From submission to the end, or to now while the job runs. Nothing where a journal of an older version tells that it ended but not when.
 std::optional<std::int64_t> RunningMs(const wire::JobState& job, std::int64_t now_us) {
   if (job.submitted_us() == 0 || (IsOver(job) && job.finished_us() == 0)) return std::nullopt;
   return ((job.finished_us() != 0 ? job.finished_us() : now_us) - job.submitted_us()) / 1000;
@@ -39,26 +39,61 @@ std::string Progress(const wire::JobState& job) {
   return tasks == 0 ? "-" : std::to_string(done) + "/" + std::to_string(tasks);
 }
 
+// How much of a stage is done, running tasks by what they have read of their inputs.
+std::uint64_t Percent(const wire::StageState& stage) {
+  if (stage.tasks() == 0) return 100;
+  return std::min<std::uint64_t>(100,
+                                 (std::uint64_t{stage.done()} * 1000 + stage.running_permille()) / (std::uint64_t{stage.tasks()} * 10));
+}
+
+std::string StagesTable(const google::protobuf::RepeatedPtrField<wire::StageState>& stages) {
+  std::vector<std::vector<std::string>> rows;
+  for (const wire::StageState& stage : stages) {
+    const wire::TaskCounters& c = stage.counters();
+    rows.push_back({std::to_string(stage.done()) + "/" + std::to_string(stage.tasks()), std::to_string(Percent(stage)) + "%",
+                    std::to_string(stage.running()), std::to_string(stage.lost()), std::to_string(stage.failed()),
+                    std::to_string(c.records_in()), job::HumanBytes(static_cast<double>(c.bytes_in())), std::to_string(c.records_out()),
+                    job::HumanBytes(static_cast<double>(c.bytes_spilled())), HumanDuration(static_cast<std::int64_t>(stage.ms())),
+                    EscapeForLog(stage.name())});
+  }
+  return Table({"DONE", "", "RUNNING", "LOST", "FAILED", "RECORDS", "READ", "RECORDS OUT", "SPILLED", "TIME", "STAGE"}, rows);
+}
+
 std::string StageJson(const wire::StageState& stage) {
+  const wire::TaskCounters& c = stage.counters();
+  auto number = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
   return JsonObject()
       .Text("name", stage.name())
       .Number("tasks", stage.tasks())
       .Number("done", stage.done())
       .Number("running", stage.running())
       .Number("lost", stage.lost())
+      .Number("failed", stage.failed())
+      .Number("percent", number(Percent(stage)))
+      .Number("ms", number(stage.ms()))
+      .Number("records_in", number(c.records_in()))
+      .Number("bytes_in", number(c.bytes_in()))
+      .Number("records_out", number(c.records_out()))
+      .Number("bytes_out", number(c.bytes_out()))
+      .Number("bytes_spilled", number(c.bytes_spilled()))
       .str();
+}
+
+std::string StagesJson(const google::protobuf::RepeatedPtrField<wire::StageState>& stages) {
+  std::vector<std::string> items;
+  for (const wire::StageState& stage : stages) items.push_back(StageJson(stage));
+  return JsonArray(items);
 }
 
 std::string JobJson(const wire::JobState& job, std::int64_t now_us) {
   JsonObject out;
   out.Text("job", Name(job)).Text("name", job.name()).Text("user", job.user()).Text("phase", job.phase());
-  out.Number("submitted_us", job.submitted_us()).Number("finished_us", job.finished_us());
+  out.Number("submitted_us", job.submitted_us()).Number("started_us", job.started_us()).Number("finished_us", job.finished_us());
   if (std::optional<std::int64_t> ms = RunningMs(job, now_us)) out.Number("duration_ms", *ms);
   out.Number("main_exit", job.main_exit()).Number("action", static_cast<std::int64_t>(job.action())).Text("action_name", job.action_name());
-  std::vector<std::string> stages, reasons;
-  for (const wire::StageState& stage : job.stages()) stages.push_back(StageJson(stage));
+  std::vector<std::string> reasons;
   for (const std::string& reason : job.pending_reasons()) reasons.push_back(JsonString(reason));
-  out.Raw("stages", JsonArray(stages)).Raw("pending_reasons", JsonArray(reasons));
+  out.Raw("stages", StagesJson(job.stages())).Raw("pending_reasons", JsonArray(reasons));
   Status end = IsOver(job) ? EndOf(job) : Status();
   if (!end.ok()) {
     std::string error = job::ErrorJson(end);  // {"error":{...}}: its inside
@@ -94,18 +129,12 @@ std::string ShowJobs(const wire::JobList& jobs, job::OutputForm form, std::int64
 std::string ShowJob(const wire::JobState& job, job::OutputForm form, std::int64_t now_us) {
   if (form != job::OutputForm::kTable) return JobJson(job, now_us) + "\n";
   std::string out = "job        " + Name(job) + "  " + EscapeForLog(job.name()) + "\nphase      " + job.phase() + "\nuser       " +
-                    EscapeForLog(job.user()) + "\nsubmitted  " + HumanTime(job.submitted_us()) + "\ntime       " +
+                    EscapeForLog(job.user()) + "\nsubmitted  " + HumanTime(job.submitted_us()) + "\nstarted    " +
+                    HumanTime(job.started_us()) + "\nfinished   " + HumanTime(job.finished_us()) + "\ntime       " +
                     RunningTime(job, now_us) + "\n";
   if (job.action() != 0) out += "action     " + std::to_string(job.action()) + "  " + EscapeForLog(job.action_name()) + "\n";
   for (const std::string& reason : job.pending_reasons()) out += "waits for  " + EscapeForLog(reason) + "\n";
-  if (job.stages_size() > 0) {
-    std::vector<std::vector<std::string>> rows;
-    for (const wire::StageState& stage : job.stages()) {
-      rows.push_back({std::to_string(stage.done()) + "/" + std::to_string(stage.tasks()), std::to_string(stage.running()),
-                      std::to_string(stage.lost()), EscapeForLog(stage.name())});
-    }
-    out += "\n" + Table({"DONE", "RUNNING", "LOST", "STAGE"}, rows);
-  }
+  if (job.stages_size() > 0) out += "\n" + StagesTable(job.stages());
   Status end = IsOver(job) ? EndOf(job) : Status();
   if (!end.ok()) out += "\n" + end.ToString() + "\n";
   return out;
@@ -136,27 +165,47 @@ std::string ShowWorkers(const wire::WorkerList& workers, job::OutputForm form) {
 
 std::string ShowPlan(const wire::JobState& job, job::OutputForm form) {
   if (form != job::OutputForm::kTable) {
-    std::vector<std::string> reasons;
+    std::vector<std::string> reasons, past;
     for (const std::string& reason : job.pending_reasons()) reasons.push_back(JsonString(reason));
+    for (const wire::ActionState& action : job.past())
+      past.push_back(JsonObject()
+                         .Number("action", static_cast<std::int64_t>(action.sequence()))
+                         .Text("action_name", action.name())
+                         .Raw("complete", action.published() ? "true" : "false")
+                         .Text("plan", action.plan_text())
+                         .Raw("stages", StagesJson(action.stages()))
+                         .str());
     return JsonObject()
                .Text("job", Name(job))
                .Text("phase", job.phase())
                .Number("action", static_cast<std::int64_t>(job.action()))
                .Text("action_name", job.action_name())
                .Text("plan", job.plan_text())
+               .Raw("stages", StagesJson(job.stages()))
+               .Raw("past", JsonArray(past))
+               .Number("past_forgotten", static_cast<std::int64_t>(job.past_forgotten()))
                .Raw("pending_reasons", JsonArray(reasons))
                .str() +
            "\n";
   }
   std::string out = Name(job) + " " + job.phase() +
                     (job.action() == 0 ? "" : ", action " + std::to_string(job.action()) + " " + EscapeForLog(job.action_name())) + "\n";
+  if (job.past_forgotten() > 0)
+    out += std::to_string(job.past_forgotten()) + " earlier action" + (job.past_forgotten() == 1 ? " is" : "s are") + " not kept\n";
+  for (const wire::ActionState& action : job.past()) {
+    out += action.plan_text();
+    if (out.back() != '\n') out += '\n';
+    if (!action.published()) out += "  (the job ended in it)\n";
+    if (action.stages_size() > 0) out += StagesTable(action.stages());
+  }
   if (!job.plan_text().empty()) {
     out += job.plan_text();
-  } else {
-    out += IsOver(job) ? "no plan any more: the job is over, and a plan is kept while its action runs\n"
+    if (out.back() != '\n') out += '\n';
+    if (job.stages_size() > 0) out += StagesTable(job.stages());
+  } else if (job.past_size() == 0) {
+    out += IsOver(job) ? "no plan is kept: its main reached no action, or an older version journalled its end\n"
                        : "no plan yet: its main has not reached an action\n";
   }
-  if (out.back() != '\n') out += '\n';
   for (const std::string& reason : job.pending_reasons()) out += "waits for: " + EscapeForLog(reason) + "\n";
   return out;
 }

@@ -27,6 +27,7 @@ std::vector<ConfigKey> Keys() {
       {"worker.slots", kNumber, "0", "tasks at a time; 0: all cores"},
       {"worker.memory", kBytes, "0", "for shuffled data; 0: the daemon's choice"},
       {"worker.name", kText, "", "in lists and logs; empty: the host's name"},
+      {"worker.drain_timeout", kNumber, "60", "seconds that SIGTERM waits for running tasks and for jobs that need what lies here"},
       {"dev.dir", kText, "", "state of master and workers, and the token"},
       {"dev.port", kNumber, "7077", "of the master; 0: any free one"},
       {"dev.workers", kNumber, "1", "worker daemons"},

@@ -17,6 +17,8 @@
 namespace ropewalk::cli {
 namespace {
 
+constexpr std::uint64_t kDrainSecondsMax = 7 * 24 * 3600;
+
 // All folders of a path; daemons make only the last one themselves, so that a typing mistake does not create a tree. The home folder is
 // ours.
 Status MakeParents(const std::string& path) {
@@ -62,6 +64,10 @@ Status StartWorker(const Config& config) {
   options.name = config.Text("worker.name");
   options.slots = static_cast<std::uint32_t>(slots);
   options.memory_bytes = config.Number("worker.memory");
+  if (config.Number("worker.drain_timeout") > kDrainSecondsMax)
+    return Status(Code::kInvalid, "SPEC02", "worker.drain_timeout " + config.Text("worker.drain_timeout") + " is not possible", "",
+                  "give at most " + std::to_string(kDrainSecondsMax) + " seconds");
+  options.drain_ms_max = static_cast<std::int64_t>(config.Number("worker.drain_timeout")) * 1000;
   options.state_dir = folder;
   options.data_address = config.Text("worker.listen");
   options.on_registered = [master = options.master_address](WorkerId worker) {

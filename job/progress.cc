@@ -45,7 +45,8 @@ std::string ProgressText(const ProgressState& state, std::int64_t elapsed_ms, in
   constexpr int kBar = 20;
   std::string text;
   if (state.tasks > 0) {
-    int full = static_cast<int>(std::uint64_t(kBar) * std::min(state.done, state.tasks) / state.tasks);
+    std::uint64_t whole = std::uint64_t{state.tasks} * 1000;
+    int full = static_cast<int>(kBar * std::min(std::uint64_t{state.done} * 1000 + state.running_permille, whole) / whole);
     text = "[" + std::string(full, '=') + (full < kBar ? ">" : "") + std::string(std::max(0, kBar - full - 1), ' ') + "] " +
            std::to_string(state.done) + "/" + std::to_string(state.tasks) + " ";
   }

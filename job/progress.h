@@ -11,8 +11,9 @@ namespace ropewalk::job {
 struct ProgressState {
   std::string name;  // of the action
   std::uint32_t tasks = 0, done = 0, running = 0;
-  std::uint64_t bytes_in = 0;  // 0: not shown
-  std::string note;            // "waiting for a worker"
+  std::uint64_t bytes_in = 0;          // 0: not shown
+  std::string note;                    // "waiting for a worker"
+  std::uint32_t running_permille = 0;  // how far the running tasks are, added up: a bar of one long task moves too
 };
 
 class ProgressLine {

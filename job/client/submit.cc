@@ -136,6 +136,8 @@ ProgressState Picture(const wire::JobState& state) {
     picture.tasks += stage.tasks();
     picture.done += stage.done();
     picture.running += stage.running();
+    picture.running_permille += stage.running_permille();
+    picture.bytes_in += stage.counters().bytes_in();
   }
   if (state.pending_reasons_size() > 0) picture.note = state.pending_reasons(0);
   return picture;
@@ -152,6 +154,7 @@ Result<wire::JobState> WaitForEnd(MasterLink* link, JobId job, Terminal* termina
     request.mutable_job_query()->set_job(job.value);
     request.mutable_job_query()->set_version(version);
     request.mutable_job_query()->set_wait_ms(kPollMs);
+    request.mutable_job_query()->set_without_plans(true);
     ASSIGN_OR_RETURN(wire::ClientResponse response, link->Call(&request, kPollMs));
     wire::JobState* state = response.mutable_job_state();
     if (IsOver(*state)) return std::move(*state);

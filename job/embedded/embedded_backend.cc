@@ -47,6 +47,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   std::map<std::uint64_t, ActionState> actions;
   std::map<std::string, OnceState> once;
   std::multimap<scheduler::TimeMs, std::uint64_t> timers;
+  scheduler::TimeMs tell_progress_at = 0;
   std::optional<Status> ended;               // the job's end; every wait returns it
   std::unique_ptr<task::TaskRunner> runner;  // last: its threads use all of the above
 
@@ -169,6 +170,8 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
       std::optional<scheduler::TimeMs> wake_at;
       if (!timers.empty()) wake_at = timers.begin()->first;
       if (draw) {
+        TellProgress(lock);
+        if (ready()) return;
         if (!stepping) line.Show(Picture());
         scheduler::TimeMs redraw_at = NowMs() + kProgressMs;
         wake_at = wake_at ? std::min(*wake_at, redraw_at) : redraw_at;
@@ -188,6 +191,19 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
     }
   }
 
+  // How far running tasks are, for the bar.
+  void TellProgress(std::unique_lock<std::mutex>& lock) {
+    if (NowMs() < tell_progress_at) return;
+    tell_progress_at = NowMs() + kProgressMs;
+    scheduler::TasksProgressed progress{executor, {}};
+    for (const auto& [id, c] : runner->RunningTasks())
+      progress.tasks.push_back({id, {c.records_in, c.bytes_in, c.records_out, c.bytes_out, c.bytes_spilled}});
+    if (progress.tasks.empty()) return;
+    lock.unlock();
+    Post(std::move(progress));
+    lock.lock();
+  }
+
   // With the mutex held and nobody stepping, the core may be read.
   ProgressState Picture() const {
     ProgressState state;
@@ -198,6 +214,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
       state.tasks += stage.tasks;
       state.done += stage.done;
       state.running += stage.running;
+      state.running_permille += stage.running_permille;
     }
     state.bytes_in = runner->Totals().bytes_in;
     return state;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
@@ -28,6 +29,7 @@ namespace {
 
 constexpr int kWelcomeMs = 30'000;
 constexpr std::uint32_t kProtocol = 1;
+constexpr auto kProgressEvery = std::chrono::seconds(1);
 constexpr int kExitOrphaned = 5;  // seen by nobody but a process list: the daemon is gone
 
 // Maps the daemon's file of record cursors; it has to hold one for each slot.
@@ -75,6 +77,14 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     [[maybe_unused]] Status status = channel.Send(rpc::FrameKind::kMessage, message.SerializeAsString());
   }
 
+  static void ToWire(const task::TaskCounters& c, wire::TaskCounters* counters) {
+    counters->set_records_in(c.records_in);
+    counters->set_bytes_in(c.bytes_in);
+    counters->set_records_out(c.records_out);
+    counters->set_bytes_out(c.bytes_out);
+    counters->set_bytes_spilled(c.bytes_spilled);
+  }
+
   void OnFinished(const TaskAttempt& id, dag::TaskResult result, const task::TaskCounters& c) override {
     wire::FromExecutor message;
     wire::TaskFinished* finished = message.mutable_task_finished();
@@ -82,12 +92,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     finished->set_value(std::move(result.value));
     if (result.segment) dag::ToWire(*result.segment, finished->mutable_segment());
     finished->set_content_hash(result.content_hash);
-    wire::TaskCounters* counters = finished->mutable_counters();
-    counters->set_records_in(c.records_in);
-    counters->set_bytes_in(c.bytes_in);
-    counters->set_records_out(c.records_out);
-    counters->set_bytes_out(c.bytes_out);
-    counters->set_bytes_spilled(c.bytes_spilled);
+    ToWire(c, finished->mutable_counters());
     Send(message);
   }
   void OnFailed(const TaskAttempt& id, Status status, std::uint64_t split, std::uint64_t offset) override {
@@ -106,6 +111,25 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     dag::ToWire(lost, fetch->mutable_lost());
     dag::ToWire(status, fetch->mutable_failure());
     Send(message);
+  }
+
+  // Tells, once a second, how far each running task is, where that has changed. The worker passes it on with its heartbeat.
+  [[noreturn]] void TellProgress() {
+    std::map<TaskAttempt, task::TaskCounters> told;
+    for (;;) {
+      std::this_thread::sleep_for(kProgressEvery);
+      std::map<TaskAttempt, task::TaskCounters> now;
+      for (const auto& [id, counters] : runner->RunningTasks()) {
+        now.emplace(id, counters);
+        auto before = told.find(id);
+        if (before != told.end() && before->second == counters) continue;
+        wire::FromExecutor message;
+        dag::ToWire(id, message.mutable_progress()->mutable_id());
+        ToWire(counters, message.mutable_progress()->mutable_counters());
+        Send(message);
+      }
+      told = std::move(now);
+    }
   }
 
   // ---- in -------------------------------------------------------------------------------------------------------------------------
@@ -281,6 +305,7 @@ Result<std::unique_ptr<ExecutorBackend>> ExecutorBackend::Start(int fd) {
   task::InstallCrashMarks();
   impl->runner = std::make_unique<task::TaskRunner>(runner);
   impl->reader = std::thread([i = impl.get()] { i->Read(); });
+  std::thread([i = impl.get()] { i->TellProgress(); }).detach();  // ends with the process, as the reader does
   return std::unique_ptr<ExecutorBackend>(new ExecutorBackend(std::move(impl)));
 }
 

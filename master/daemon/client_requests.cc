@@ -182,12 +182,10 @@ void Master::OnListJobs(rpc::ConnectionId id, std::uint64_t request, std::uint32
   wire::JobList* list = response.mutable_job_list();
   std::vector<scheduler::JobView> views = scheduler_.Jobs();
   const std::size_t n = std::min<std::size_t>({limit == 0 ? 100u : limit, kListMax, views.size()});
-  const std::int64_t wall_minus_monotonic = WallMs() - rpc::EventLoop::NowMs();
   for (std::size_t i = 0; i < n; ++i) {  // the newest first
     scheduler::JobView& view = views[views.size() - 1 - i];
     if (finishing_.contains(view.job)) view.phase = scheduler::JobPhase::kRunning;
-    view.stages.clear();
-    ToWire(view, wall_minus_monotonic, list->add_jobs());
+    ToWire(view, list->add_jobs());
   }
   Answer(id, request, &response);
 }
@@ -212,11 +210,11 @@ void Master::OnListWorkers(rpc::ConnectionId id, std::uint64_t request) {
   Answer(id, request, &response);
 }
 
-void Master::AnswerJob(rpc::ConnectionId id, std::uint64_t request, JobId job) {
-  auto view = scheduler_.Job(job);
+void Master::AnswerJob(rpc::ConnectionId id, std::uint64_t request, JobId job, bool with_plans) {
+  auto view = scheduler_.Job(job, with_plans);
   if (!view) return AnswerFailure(id, request, NoSuchJob(job));
   wire::ClientResponse response;
-  ToWire(*view, WallMs() - rpc::EventLoop::NowMs(), response.mutable_job_state());
+  ToWire(*view, response.mutable_job_state());
   Answer(id, request, &response);
 }
 
@@ -226,16 +224,17 @@ void Master::OnJobQuery(rpc::ConnectionId id, std::uint64_t request, const wire:
   if (version == 0) return AnswerFailure(id, request, NoSuchJob(job));
   // One that is just being finished waits for its journal record even where no wait was asked for: it takes one sync.
   const bool finishing = finishing_.contains(job);
-  if (!finishing && (body.version() != version || body.wait_ms() == 0)) return AnswerJob(id, request, job);
-  JobWaiter waiter{id, request, body.version(), rpc::EventLoop::NowMs() + kChangesTogetherMs, 0, false};
+  const bool plans = !body.without_plans();
+  if (!finishing && (body.version() != version || body.wait_ms() == 0)) return AnswerJob(id, request, job, plans);
+  JobWaiter waiter{id, request, body.version(), rpc::EventLoop::NowMs() + kChangesTogetherMs, 0, false, plans};
   const std::int64_t wait_ms = finishing && body.wait_ms() == 0 ? kWaitMsMax : std::min(body.wait_ms(), kWaitMsMax);
-  waiter.deadline = loop_->After(wait_ms, [this, id, request, job] {
+  waiter.deadline = loop_->After(wait_ms, [this, id, request, job, plans] {
     if (finishing_.contains(job)) return;  // FinishJob answers
     auto& list = job_waiters_[job];
     std::erase_if(list, [&](const JobWaiter& w) { return w.connection == id && w.request == request; });
     if (list.empty()) job_waiters_.erase(job);
     WaitEnds(id);
-    AnswerJob(id, request, job);
+    AnswerJob(id, request, job, plans);
   });
   ++connections_[id].waiting;
   job_waiters_[job].push_back(waiter);
@@ -273,7 +272,7 @@ void Master::WakeJobWaiters(JobId job) {
   for (const JobWaiter& waiter : ready) {
     loop_->Cancel(waiter.deadline);
     WaitEnds(waiter.connection);
-    AnswerJob(waiter.connection, waiter.request, job);
+    AnswerJob(waiter.connection, waiter.request, job, waiter.plans);
   }
 }
 

@@ -87,7 +87,35 @@ void ToWire(const scheduler::JobSpec& spec, wire::JobSpec* out) {
   out->set_user(spec.user);
 }
 
-void ToWire(const scheduler::JobView& view, std::int64_t wall_minus_monotonic_ms, wire::JobState* out) {
+namespace {
+
+void ToWire(const scheduler::TaskCounters& counters, wire::TaskCounters* out) {
+  out->set_records_in(counters.records_in);
+  out->set_bytes_in(counters.bytes_in);
+  out->set_records_out(counters.records_out);
+  out->set_bytes_out(counters.bytes_out);
+  out->set_bytes_spilled(counters.bytes_spilled);
+}
+
+void ToWire(const scheduler::StageView& stage, wire::StageState* out) {
+  out->set_name(stage.name);
+  out->set_tasks(stage.tasks);
+  out->set_done(stage.done);
+  out->set_running(stage.running);
+  out->set_lost(stage.lost);
+  out->set_failed(stage.failed);
+  out->set_ms(stage.ms);
+  ToWire(stage.counters, out->mutable_counters());
+  out->set_running_permille(stage.running_permille);
+}
+
+}  // namespace
+
+scheduler::TaskCounters FromWire(const wire::TaskCounters& c) {
+  return {c.records_in(), c.bytes_in(), c.records_out(), c.bytes_out(), c.bytes_spilled()};
+}
+
+void ToWire(const scheduler::JobView& view, wire::JobState* out) {
   out->Clear();
   out->set_job(view.job.value);
   out->set_name(view.name);
@@ -98,16 +126,19 @@ void ToWire(const scheduler::JobView& view, std::int64_t wall_minus_monotonic_ms
   out->set_main_exit(view.main_exit);
   out->set_action(view.action);
   out->set_action_name(view.action_name);
-  for (const scheduler::StageView& stage : view.stages) {
-    wire::StageState* w = out->add_stages();
-    w->set_name(stage.name);
-    w->set_tasks(stage.tasks);
-    w->set_done(stage.done);
-    w->set_running(stage.running);
-    w->set_lost(stage.lost);
-  }
+  for (const scheduler::StageView& stage : view.stages) ToWire(stage, out->add_stages());
   out->set_submitted_us(view.submitted_us);
-  if (view.finished_at != 0) out->set_finished_us((view.finished_at + wall_minus_monotonic_ms) * 1000);
+  out->set_started_us(view.started_us);
+  out->set_finished_us(view.finished_us);
+  for (const scheduler::ActionView& action : view.past) {
+    wire::ActionState* w = out->add_past();
+    w->set_sequence(action.sequence);
+    w->set_name(action.name);
+    w->set_plan_text(action.plan_text);
+    w->set_published(action.published);
+    for (const scheduler::StageView& stage : action.stages) ToWire(stage, w->add_stages());
+  }
+  out->set_past_forgotten(view.past_forgotten);
   for (const std::string& reason : view.pending_reasons) out->add_pending_reasons(reason);
   out->set_plan_text(view.plan_text);
 }
@@ -170,8 +201,7 @@ Result<std::optional<scheduler::Event>> FromWire(const wire::FromExecutor& in, E
       out.result.value = done.value();
       out.result.content_hash = done.content_hash();
       if (done.has_segment()) out.result.segment = dag::FromWire(done.segment());
-      const wire::TaskCounters& c = done.counters();
-      out.counters = {c.records_in(), c.bytes_in(), c.records_out(), c.bytes_out(), c.bytes_spilled()};
+      out.counters = FromWire(done.counters());
       return Answer(std::move(out));
     }
     case wire::FromExecutor::kTaskFailed: {

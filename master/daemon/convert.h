@@ -17,6 +17,7 @@ class JobSpec;
 class JobState;
 class Register;
 class ExecutorExited;
+class TaskCounters;
 }  // namespace ropewalk::wire
 
 namespace ropewalk::master {
@@ -30,8 +31,8 @@ std::uint32_t ParseCpuLevel(const std::string& text);
 Result<scheduler::JobSpec> FromWire(const wire::JobSpec& spec);
 void ToWire(const scheduler::JobSpec& spec, wire::JobSpec* out);
 
-// `wall_minus_monotonic_ms` turns the core's times into those of the calendar.
-void ToWire(const scheduler::JobView& view, std::int64_t wall_minus_monotonic_ms, wire::JobState* out);
+void ToWire(const scheduler::JobView& view, wire::JobState* out);
+scheduler::TaskCounters FromWire(const wire::TaskCounters& counters);
 
 scheduler::ExecutorExited FromWire(const wire::ExecutorExited& exited);
 Result<scheduler::WorkerRegistered> FromWire(const wire::Register& registration, WorkerId id);

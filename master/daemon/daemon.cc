@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <utility>
 
@@ -41,10 +42,18 @@ Result<std::string> ReadOrCreateSecret(const std::string& path) {
                 "it is not " + std::to_string(kSecretBytes) + " bytes long", "remove it: running jobs will be started again");
 }
 
+// Once, at the start: the core's own clock is monotonic, and what people read is counted from here.
+scheduler::Options CoreOptions() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  scheduler::Options options;
+  options.epoch_us = std::chrono::duration_cast<std::chrono::microseconds>(now).count() - rpc::EventLoop::NowMs() * 1000;
+  return options;
+}
+
 }  // namespace
 
 Master::Master(rpc::EventLoop& loop, MasterOptions options, std::function<void(const Status&)> failed)
-    : loop_(&loop), options_(std::move(options)), failed_(std::move(failed)), scheduler_(scheduler::Options{}) {}
+    : loop_(&loop), options_(std::move(options)), failed_(std::move(failed)), scheduler_(CoreOptions()) {}
 
 Master::~Master() {
   server_.reset();
@@ -360,7 +369,7 @@ Master::JobEntry& Master::Job(JobId id) {
     it->second.logs = *std::move(logs);
   else
     LOG(ERROR) << "no logs of " << JobName(id) << ": " << logs.status().ToString();
-  auto view = scheduler_.Job(id);
+  auto view = scheduler_.Job(id, false);
   if (view && view->phase >= scheduler::JobPhase::kSucceeded && !finishing_.contains(id)) it->second.over = it->second.ended = true;
   // Descriptors are few: the oldest finished jobs that nobody reads are closed.
   for (auto other = jobs_.begin(); jobs_.size() > kOpenJobsMax && other != jobs_.end();) {

@@ -90,6 +90,7 @@ class Master final : public rpc::ServerHandler {
     std::int64_t not_before_ms = 0;  // changes within this time are told together
     rpc::EventLoop::TimerId deadline = 0;
     bool soon = false;  // `deadline` is now not_before_ms
+    bool plans = false;
   };
   struct LogWaiter {
     rpc::ConnectionId connection = 0;
@@ -137,6 +138,7 @@ class Master final : public rpc::ServerHandler {
   // worker_messages.cc
   void OnWorkerFrame(rpc::ConnectionId id, const std::string& payload);
   void OnWorkerGone(rpc::ConnectionId id, const Status& reason);
+  void OnHeartbeat(Session& session, const wire::Heartbeat& beat);
   void OnRegister(rpc::ConnectionId id, const wire::Register& message);
   void OnExecutorMessage(Session& session, const wire::FromExecutorPayload& message);
   void OnExecutorExited(Session& session, const wire::ExecutorExited& message);
@@ -162,7 +164,7 @@ class Master final : public rpc::ServerHandler {
   void OnCancelJob(rpc::ConnectionId id, std::uint64_t request, JobId job);
   void Answer(rpc::ConnectionId id, std::uint64_t request, wire::ClientResponse* response);
   void AnswerFailure(rpc::ConnectionId id, std::uint64_t request, const Status& status);
-  void AnswerJob(rpc::ConnectionId id, std::uint64_t request, JobId job);
+  void AnswerJob(rpc::ConnectionId id, std::uint64_t request, JobId job, bool with_plans);
   bool AnswerLog(rpc::ConnectionId id, std::uint64_t request, JobId job, LogStream stream, std::uint64_t offset, bool now);
   void WakeJobWaiters();
   void WakeJobWaiters(JobId job);

@@ -39,17 +39,8 @@ void Master::OnWorkerFrame(rpc::ConnectionId id, const std::string& payload) {
   if (it == sessions_.end() || message.worker() != it->second.worker.value || message.epoch() != epoch_) return;
   Session& session = it->second;
   switch (message.body_case()) {
-    case wire::FromWorker::kHeartbeat: {
-      const wire::Heartbeat& beat = message.heartbeat();
-      session.blocks_bytes = beat.blocks_bytes();
-      session.spilled_bytes = beat.spilled_bytes();
-      session.spilled_bytes_total = beat.spilled_bytes_total();
-      session.executor_pss_bytes_max = beat.executor_pss_bytes_max();
-      wire::ToWorker answer;
-      answer.mutable_heartbeat_ack()->set_sequence(beat.sequence());
-      SendOrder(session, &answer);
-      return;
-    }
+    case wire::FromWorker::kHeartbeat:
+      return OnHeartbeat(session, message.heartbeat());
     case wire::FromWorker::kFromExecutor:
       return OnExecutorMessage(session, message.from_executor());
     case wire::FromWorker::kExecutorExited:
@@ -70,6 +61,27 @@ void Master::OnWorkerFrame(rpc::ConnectionId id, const std::string& payload) {
       return Step(scheduler::WorkerDrained{session.worker});
     default:
       server_->Close(id, Status(Code::kInvalid, "WIRE02", "a worker's message says nothing", "it is damaged or of a newer version", ""));
+  }
+}
+
+void Master::OnHeartbeat(Session& session, const wire::Heartbeat& beat) {
+  session.blocks_bytes = beat.blocks_bytes();
+  session.spilled_bytes = beat.spilled_bytes();
+  session.spilled_bytes_total = beat.spilled_bytes_total();
+  session.executor_pss_bytes_max = beat.executor_pss_bytes_max();
+  wire::ToWorker answer;
+  answer.mutable_heartbeat_ack()->set_sequence(beat.sequence());
+  SendOrder(session, &answer);
+  std::map<ExecutorId, scheduler::TasksProgressed> progress;
+  for (const wire::TaskProgress& task : beat.progress()) {
+    const ExecutorId executor{task.executor()};
+    auto it = executors_.find(executor);
+    if (it == executors_.end() || it->second.worker != session.worker) continue;
+    progress[executor].tasks.push_back({dag::FromWire(task.id()), FromWire(task.counters())});
+  }
+  for (auto& [executor, event] : progress) {
+    event.executor = executor;
+    Step(event);
   }
 }
 
@@ -170,7 +182,7 @@ void Master::OnExecutorExited(Session& session, const wire::ExecutorExited& mess
   auto it = executors_.find(executor);
   if (it == executors_.end() || it->second.worker != session.worker) return;
   const JobId job = it->second.job;
-  LOG(INFO) << "executor " << executor.value << " of " << JobName(job) << " is gone: " << EscapeForLog(message.main_exit());
+  LOG(INFO) << "executor " << executor.value << " of " << JobName(job) << ": " << EscapeForLog(message.main_exit());
   ForgetExecutor(executor);
   Step(FromWire(message));
   CheckEnded(job);

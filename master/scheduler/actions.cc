@@ -188,6 +188,8 @@ void Scheduler::State::Publish(JobRun& job, std::uint64_t sequence) {
     Executor& executor = executors.at(id);
     if (executor.at.erase(sequence) > 0) Out(PublishAction{id, sequence, Status(), values});
   }
+  job.counts_kept[sequence] = StagesOf(job, plan);
+  if (job.counts_kept.size() > kActionsShown) job.counts_kept.erase(job.counts_kept.begin());
   // The action's own stages go; shared ones stay until they are retired.
   for (const dag::Stage& stage : plan.stages)
     if (stage.output != dag::StageOutput::kSegment) DropStage(job, {sequence, stage.id});

@@ -123,6 +123,7 @@ void Scheduler::State::Launch(JobRun& job, StageRun& run, std::uint32_t task, st
   } else {
     t.attempt = id.attempt;
     t.wanted = false;
+    if (run.first_start == 0) run.first_start = now;
     ++run.running;
     run.ready.erase(task);
     if (auto lost = run.lost_cause.find(task); lost != run.lost_cause.end())

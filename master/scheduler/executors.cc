@@ -56,6 +56,7 @@ void Scheduler::State::On(const ExecutorReady& event) {
   JobRun& job = jobs.at(executor->job);
   job.settle = true;
   if (job.phase == JobPhase::kPending) job.phase = JobPhase::kRunning;
+  if (job.started_us == 0 && !job.started_before) job.started_us = WallUs(now);
   Changed(job);
   Log(job, EventLine("executor_started", now).Num("executor", executor->id.value).Num("worker", executor->worker.value));
 }
@@ -174,6 +175,39 @@ void Scheduler::State::MainCrashed(JobRun& job, const Executor& executor, const 
               "it did so in " + Number(seen.size()) + " executors" + (event.reason.ok() ? "" : "; " + event.reason.what()),
               "run it without --master under a debugger; `ropewalk logs` shows its output"),
        event.exit_code);
+}
+
+// On a drained worker an executor that runs nothing only keeps the worker from leaving, unless the job's main is driven there or outputs of
+// the job lie there. Somebody else must be able to take its place.
+void Scheduler::State::StopUnneeded(JobRun& job) {
+  bool any_drained = false, another = false;
+  for (ExecutorId id : job.executors) {
+    const Executor& executor = executors.at(id);
+    bool drained = workers.at(executor.worker).drained;
+    any_drained |= drained;
+    another |= !drained && executor.phase == ExecutorPhase::kReady;
+  }
+  if (!any_drained || !another) return;
+  std::set<WorkerId> holders;
+  for (const auto& [key, run] : job.stages)
+    if (run.segments())
+      for (const TaskRun& t : run.tasks)
+        if (t.done) holders.insert(t.worker);
+  for (const auto& [stage, tasks] : job.held)
+    for (const auto& [task, list] : tasks)
+      for (const HeldSegment& held : list) holders.insert(held.worker);
+  std::vector<ExecutorId> unneeded;
+  for (ExecutorId id : job.executors) {
+    const Executor& executor = executors.at(id);
+    if (workers.at(executor.worker).drained && executor.running.empty() && id != job.driver && !holders.contains(executor.worker))
+      unneeded.push_back(id);
+  }
+  for (ExecutorId id : unneeded) {
+    WorkerId worker = executors.at(id).worker;
+    Out(StopExecutor{worker, id, "its worker is being drained"});
+    Log(job, EventLine("executor_stopped", now).Num("executor", id.value).Num("worker", worker.value).Str("reason", "drain"));
+    DropExecutor(id);
+  }
 }
 
 void Scheduler::State::ReleaseTasks(Executor& executor, const std::string& cause) {

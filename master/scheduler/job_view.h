@@ -18,14 +18,30 @@ using TimeMs = std::int64_t;  // monotonic; its zero means nothing
 enum class JobPhase : std::uint8_t { kPending = 0, kRunning = 1, kSucceeded = 2, kFailed = 3, kCancelled = 4 };
 std::string_view PhaseName(JobPhase phase);  // "pending", "running", "succeeded", "failed", "cancelled"
 
+struct TaskCounters {
+  std::uint64_t records_in = 0, bytes_in = 0, records_out = 0, bytes_out = 0, bytes_spilled = 0;
+};
+
 struct StageView {
   StageId id;
   std::string name;
   std::uint32_t tasks = 0;
   std::uint32_t done = 0;  // output exists now
   std::uint32_t running = 0;
-  std::uint32_t lost = 0;    // had an output that is gone
-  std::uint32_t failed = 0;  // attempts that failed so far
+  std::uint32_t lost = 0;              // had an output that is gone
+  std::uint32_t failed = 0;            // attempts that failed so far
+  std::uint32_t running_permille = 0;  // how far the running tasks are, added up; only where the sizes of their inputs are known
+  std::uint64_t ms = 0;                // from its first task's start to its last task's end, or to now
+  TaskCounters counters;               // of all attempts that ended well, and of those that run
+};
+
+// An action that is over (or the job ended in it), as `explain` shows it.
+struct ActionView {
+  std::uint64_t sequence = 0;
+  std::string name;
+  std::string plan_text;  // dag::Explain; cut where it is too long
+  bool published = false;
+  std::vector<StageView> stages;
 };
 
 struct JobView {
@@ -40,11 +56,14 @@ struct JobView {
   std::uint64_t action = 0;  // sequence of the first action that is not complete; 0: main is between actions
   std::string action_name;
   std::uint64_t actions_done = 0;
-  std::vector<StageView> stages;  // of that action
-  std::uint32_t executors = 0;    // ready ones
+  std::vector<StageView> stages;     // of that action
+  std::vector<ActionView> past;      // the last actions before it, oldest first, as many as are kept (Job() only)
+  std::uint64_t past_forgotten = 0;  // older ones that are not
+  std::uint32_t executors = 0;       // ready ones
   ExecutorId driver;
-  std::int64_t submitted_us = 0;             // Settings::now_us
-  TimeMs accepted_at = 0, finished_at = 0;   // the shell's clock, of this master's life; 0: not yet, or before it
+  // Microseconds since 1970. `started`: its first executor was ready; 0: not yet, or before a restart of the master. `finished` 0: not yet,
+  // or a journal of version 1 says so.
+  std::int64_t submitted_us = 0, started_us = 0, finished_us = 0;
   std::vector<std::string> pending_reasons;  // all that keep it from going on faster; empty when every ready task runs
   std::string plan_text;                     // dag::Explain of the action in progress (Job() only)
 };

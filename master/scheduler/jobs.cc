@@ -68,6 +68,7 @@ void Scheduler::State::Admit() {
 }
 
 void Scheduler::State::Finish(JobRun& job, Status status, std::int32_t main_exit) {
+  job.finished_us = WallUs(now);
   JobFinishedRecord record{job.id,
                            job.spec.submit_key,
                            job.spec.settings.name,
@@ -79,7 +80,10 @@ void Scheduler::State::Finish(JobRun& job, Status status, std::int32_t main_exit
                            status.why(),
                            status.fix(),
                            main_exit,
-                           job.published.size()};
+                           job.published.size(),
+                           job.started_us,
+                           job.finished_us,
+                           PastOf(job, true)};
   Journal(record, true);
 
   for (ExecutorId id : job.executors) {
@@ -119,7 +123,9 @@ void Scheduler::State::Finish(JobRun& job, Status status, std::int32_t main_exit
   rest.phase = job.phase;
   rest.version = job.version + 1;
   rest.accepted_at = job.accepted_at;
-  rest.finished_at = now;
+  rest.started_us = job.started_us;
+  rest.finished_us = job.finished_us;
+  rest.past = std::move(record.past);
   rest.status = std::move(status);
   rest.main_exit = main_exit;
   rest.actions_done = job.published.size();

@@ -11,6 +11,7 @@ namespace {
 class Writer {
  public:
   explicit Writer(std::string* out) : out_(out) {}
+  static std::uint8_t version() { return kRecordVersion; }
   void Int(std::uint64_t v) { out_.Varint(v); }
   void Int(std::uint32_t v) { out_.Varint(v); }
   void Int(std::int64_t v) { out_.Fixed(v); }
@@ -34,7 +35,8 @@ class Writer {
 
 class Reader {
  public:
-  explicit Reader(std::string_view bytes) : in_(bytes) {}
+  Reader(std::string_view bytes, std::uint8_t version) : in_(bytes), version_(version) {}
+  std::uint8_t version() const { return version_; }
   void Int(std::uint64_t& v) { v = in_.Varint(); }
   void Int(std::uint32_t& v) {
     std::uint64_t wide = in_.Varint();
@@ -71,6 +73,7 @@ class Reader {
 
  private:
   ByteReader in_;
+  const std::uint8_t version_;
   bool bad_ = false;
 };
 
@@ -172,6 +175,28 @@ void Fields(C& c, RetiredRecord& r) {
   StageList(c, r.stages);
 }
 template <class C>
+void Fields(C& c, StageView& s) {
+  c.Id(s.id);
+  c.Bytes(s.name);
+  c.Int(s.tasks);
+  c.Int(s.done);
+  c.Int(s.failed);
+  c.Int(s.ms);
+  c.Int(s.counters.records_in);
+  c.Int(s.counters.bytes_in);
+  c.Int(s.counters.records_out);
+  c.Int(s.counters.bytes_out);
+  c.Int(s.counters.bytes_spilled);
+}
+template <class C>
+void Fields(C& c, ActionView& a) {
+  c.Int(a.sequence);
+  c.Bytes(a.name);
+  c.Bytes(a.plan_text);
+  c.Bool(a.published);
+  c.List(a.stages, [](C& c, StageView& stage) { Fields(c, stage); });
+}
+template <class C>
 void Fields(C& c, JobFinishedRecord& r) {
   c.Id(r.job);
   c.Bytes(r.submit_key);
@@ -185,12 +210,16 @@ void Fields(C& c, JobFinishedRecord& r) {
   c.Bytes(r.fix);
   c.Int(r.main_exit);
   c.Int(r.actions_done);
+  if (c.version() < 2) return;
+  c.Int(r.started_us);
+  c.Int(r.finished_us);
+  c.List(r.past, [](C& c, ActionView& action) { Fields(c, action); });
 }
 
 template <class T>
-Result<Record> DecodeAs(std::string_view fields) {
+Result<Record> DecodeAs(std::string_view fields, std::uint8_t version) {
   T record;
-  Reader reader(fields);
+  Reader reader(fields, version);
   Fields(reader, record);
   if (!reader.Whole())
     return Status(Code::kDataLoss, "JRN01", "a record of the journal cannot be read", "its fields do not fit its kind",
@@ -198,7 +227,7 @@ Result<Record> DecodeAs(std::string_view fields) {
   return Record(std::move(record));
 }
 
-using Decoder = Result<Record> (*)(std::string_view);
+using Decoder = Result<Record> (*)(std::string_view, std::uint8_t);
 // A record's kind is its place here + 1, in the order of the variant. Only ever append.
 template <class... T>
 constexpr std::array<Decoder, sizeof...(T)> Decoders(const std::variant<T...>*) {
@@ -228,7 +257,7 @@ Result<Record> Decode(std::string_view bytes) {
                   "start the version that wrote it, or a newer one");
   if (version == 0 || kind == 0)
     return Status(Code::kDataLoss, "JRN01", "a record of the journal cannot be read", "it is of no known kind");
-  return kDecoders[kind - 1](bytes.substr(2));
+  return kDecoders[kind - 1](bytes.substr(2), version);
 }
 
 }  // namespace ropewalk::scheduler

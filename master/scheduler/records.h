@@ -2,7 +2,8 @@
 //
 //   record = version u8 | kind u8 | fields        little-endian, varints, sized strings; a reader refuses what is longer or shorter
 //
-// A kind's number is never used twice. A new field means a new kind or a new version of all.
+// A kind's number is never used twice. A new field means a new kind or a new version of all: fields of a later version stand at the end of
+// their record, and a record of an earlier one leaves them at their defaults.
 //
 // Thread rule: values.
 #pragma once
@@ -19,7 +20,8 @@
 
 namespace ropewalk::scheduler {
 
-inline constexpr std::uint8_t kRecordVersion = 1;
+// Version 2: the end of a job has its times and its last plans.
+inline constexpr std::uint8_t kRecordVersion = 2;
 
 struct CountersRecord {  // ids below these were or may have been given out
   std::uint64_t job_next = 1;
@@ -55,7 +57,7 @@ struct VerifiedRecord {
   JobId job;
   std::uint64_t sequence = 0;
   StageId stage;
-};                      // unsynced
+};  // unsynced
 struct WinnersRecord {  // of a kFiles stage, before its commit runs; pins the stages that the files came from
   JobId job;
   std::uint64_t sequence = 0;
@@ -83,6 +85,8 @@ struct JobFinishedRecord {
   std::string tag, what, why, fix;
   std::int32_t main_exit = 0;
   std::uint64_t actions_done = 0;
+  std::int64_t started_us = 0, finished_us = 0;  // from version 2 on; 0: not known
+  std::vector<ActionView> past;
 };
 
 using Record = std::variant<CountersRecord, JobAcceptedRecord, AttemptsRecord, OnceRecord, TaskDoneRecord, TasksForgottenRecord,

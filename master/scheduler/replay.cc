@@ -104,6 +104,9 @@ Status Scheduler::State::Apply(const Record& record) {
       rest.phase = r.code == 0 ? JobPhase::kSucceeded : rest.status.code() == Code::kCancelled ? JobPhase::kCancelled : JobPhase::kFailed;
       rest.main_exit = r.main_exit;
       rest.actions_done = r.actions_done;
+      rest.started_us = r.started_us;
+      rest.finished_us = r.finished_us;
+      rest.past = r.past;
       rest.admitted = true;
       rest.settle = false;
       s.jobs[r.job] = std::move(rest);
@@ -130,6 +133,7 @@ std::vector<SchedulerAction> Scheduler::State::Recovered(TimeMs at) {
   for (JobId id : live) {
     JobRun& job = jobs.at(id);
     job.accepted_at = now;
+    job.started_before = !job.published.empty() || !job.once.empty() || !job.known.empty();
     job.settle = true;
     // Attempts below the mark may have run; the first new one is above it.
     job.attempt_next = options.planted.reuse_attempts_after_restart ? 1 : job.attempts_reserved;
@@ -153,7 +157,7 @@ std::vector<JournalRecord> Scheduler::State::Snapshot() const {
     const Status& status = job.status;
     add(JobFinishedRecord{id, job.spec.submit_key, job.spec.settings.name, job.spec.user, job.spec.settings.now_us,
                           static_cast<std::uint32_t>(status.code()), status.tag(), status.what(), status.why(), status.fix(), job.main_exit,
-                          job.actions_done});
+                          job.actions_done, job.started_us, job.finished_us, job.past});
   }
   for (JobId id : live) {
     const JobRun& job = jobs.at(id);

@@ -69,10 +69,6 @@ struct TaskCursor {
   std::string source;        // the file that was being read; empty: not a file
 };
 
-struct TaskCounters {
-  std::uint64_t records_in = 0, bytes_in = 0, records_out = 0, bytes_out = 0, bytes_spilled = 0;
-};
-
 // The values of an action's last stage in task order. Shared, because each replica gets the same (never null in an action).
 using Values = std::shared_ptr<const std::vector<std::string>>;
 
@@ -91,9 +87,11 @@ struct WorkerLost {
   WorkerId worker;
   std::string reason;
 };
+// It takes no new tasks and gets no new executors; running tasks finish, what it holds is served on. An executor there that nobody needs
+// any more is stopped, so that the worker may leave. Ends with the registration: a worker that registers anew says it anew.
 struct WorkerDrained {
   WorkerId worker;
-};  // no new tasks; running ones finish
+};
 struct JobSubmitted {
   JobSpec spec;
 };
@@ -151,6 +149,15 @@ struct TaskFailed {
   std::uint64_t cursor_offset = 0;
   std::string source;
 };
+// How far running tasks are, now and then; only views show it. Replaced attempts are passed over.
+struct TasksProgressed {
+  struct One {
+    TaskAttempt id;
+    TaskCounters counters;
+  };
+  ExecutorId executor;
+  std::vector<One> tasks;
+};
 // The task gave its slot back because an input could not be read: the producer's fault, not the reader's. kDataLoss: the segment is gone or
 // damaged; kUnavailable: its owner did not answer. Readers fail fast (never wait for a re-run), so that reducers cannot hold all slots.
 struct FetchFailed {
@@ -169,9 +176,9 @@ struct TimerFired {
   std::uint64_t timer = 0;
 };
 
-using Event =
-    std::variant<WorkerRegistered, WorkerLost, WorkerDrained, JobSubmitted, JobCancelled, ExecutorReady, ExecutorExited, ExecutorAtAction,
-                 ExecutorAtOnce, OnceComputed, MainReturned, TaskFinished, TaskFailed, FetchFailed, SegmentsLost, TimerFired>;
+using Event = std::variant<WorkerRegistered, WorkerLost, WorkerDrained, JobSubmitted, JobCancelled, ExecutorReady, ExecutorExited,
+                           ExecutorAtAction, ExecutorAtOnce, OnceComputed, MainReturned, TaskFinished, TaskFailed, FetchFailed,
+                           SegmentsLost, TimerFired, TasksProgressed>;
 
 // ---- actions: what to do, in this order --------------------------------------------------------------------------------------------
 // Append to the journal. `sync`: durable before anything that follows is done. Not `sync`: written in order, durable at the latest with the
@@ -282,6 +289,7 @@ struct Options {
   TimeMs task_retry_delay_ms = 100;       // after a machine fault; doubled, bounded by 5 s
   TimeMs recovery_grace_ms = 5'000;       // after a restart of the master: how long outputs known to exist may take to be reported
   TimeMs verify_wait_ms = 2'000;          // how long a verdict waits for a second executor that is still starting
+  std::int64_t epoch_us = 0;              // microseconds since 1970 at TimeMs 0, for the times that people read
   PlantedBugs planted;
 };
 
@@ -305,7 +313,7 @@ class Scheduler {
   std::vector<JournalRecord> Snapshot() const;
 
   std::vector<JobView> Jobs() const;  // in the order of submission; finished ones as long as they are kept
-  std::optional<JobView> Job(JobId job) const;
+  std::optional<JobView> Job(JobId job, bool with_plans = true) const;
   std::uint64_t JobVersion(JobId job) const;  // grows with each change of the job's view; 0: no such job. O(log n): for polling
   std::vector<WorkerView> Workers() const;
   const JobSpec* Spec(JobId job) const;  // what its executors are started with; nullptr: not known or finished. Until the next call

@@ -33,6 +33,9 @@ namespace ropewalk::scheduler {
 inline constexpr std::uint32_t kAttemptBlock = 4096;  // attempts that one journal record reserves
 inline constexpr std::uint64_t kExecutorBlock = 1024;
 inline constexpr std::size_t kInlineValueBytes = 64 << 10;  // larger values of unfinished actions are made again after a restart
+inline constexpr std::size_t kActionsShown = 8;             // of a job that `explain` still shows: the last ones
+inline constexpr std::size_t kStagesShown = 64;             // of each of them
+inline constexpr std::size_t kActionsShownBytes = 8 << 10;  // and no more text of them than this: it is journalled with the job's end
 inline constexpr std::size_t kPlansKept = 64;  // published plans kept to name the operator that a late replica's plan differs in
 
 struct Worker {
@@ -112,6 +115,8 @@ struct StageRun {
   std::map<std::uint32_t, TimeMs> unreachable;  // since when a segment's owner does not answer: nobody has read it after that
   bool pinned = false;                          // a published result or journalled winner came from its content: it may not change any more
   bool winners_journalled = false;              // kFiles
+  TaskCounters counters;                        // of attempts that ended well
+  TimeMs first_start = 0, last_end = 0;
   Verdict verdict = Verdict::kNone;
   std::uint32_t sample = 0;  // the task that is run twice
   ExecutorId verified_by;    // who made the sampled output; the second run prefers another
@@ -130,6 +135,7 @@ struct RunningTask {
   ExecutorId executor;
   bool verify = false;
   TimeMs since = 0;
+  TaskCounters counters;  // as last told
 };
 
 struct PublishedAction {
@@ -156,7 +162,9 @@ struct JobRun {
   bool admitted = false;
   JobPhase phase = JobPhase::kPending;
   std::uint64_t version = 1;
-  TimeMs accepted_at = 0, finished_at = 0;
+  TimeMs accepted_at = 0;
+  std::int64_t started_us = 0, finished_us = 0;
+  bool started_before = false;  // replayed: it had done something, so it started in an earlier life of the master
   Status status;
   std::int32_t main_exit = 0;
 
@@ -171,6 +179,8 @@ struct JobRun {
   std::map<std::uint64_t, dag::ActionPlan> actions;  // accepted from the driver, not published
   std::map<std::uint64_t, PublishedAction> published;
   std::map<std::uint64_t, dag::ActionPlan> plans_kept;
+  std::map<std::uint64_t, std::vector<StageView>> counts_kept;  // of the last published actions of this life of the master
+  std::vector<ActionView> past;                                 // of a finished job
   std::map<StageKey, StageRun> stages;
   std::map<std::uint32_t, RunningTask> running;  // by attempt
   std::set<StageId> retired;                     // named by plans, not freed yet
@@ -259,6 +269,7 @@ struct Scheduler::State {
   void EnsureExecutors(JobRun& job);
   void StartOn(JobRun& job, WorkerId worker);
   void DropExecutor(ExecutorId id);  // forgets it; its tasks must be released before
+  void StopUnneeded(JobRun& job);    // executors on drained workers
   void ReleaseTasks(Executor& executor, const std::string& cause);
   void MainCrashed(JobRun& job, const Executor& executor, const ExecutorExited& event);
   void EnsureDriver(JobRun& job);
@@ -281,6 +292,7 @@ struct Scheduler::State {
   void On(const TaskFinished& event);
   void On(const TaskFailed& event);
   void On(const FetchFailed& event);
+  void On(const TasksProgressed& event);
   RunningTask* Registered(JobRun& job, ExecutorId executor, const TaskAttempt& id);
   void Release(JobRun& job, std::uint32_t attempt);  // the attempt is over, whatever the way
   void Cancel(JobRun& job, std::uint32_t attempt);
@@ -323,6 +335,9 @@ struct Scheduler::State {
 
   // views.cc
   JobView View(const JobRun& job, bool with_plan) const;
+  std::vector<StageView> StagesOf(const JobRun& job, const dag::ActionPlan& plan) const;
+  std::vector<ActionView> PastOf(const JobRun& job, bool unfinished_too) const;
+  std::int64_t WallUs(TimeMs at) const { return at * 1000 + options.epoch_us; }
   std::vector<std::string> PendingReasons(const JobRun& job) const;
 };
 

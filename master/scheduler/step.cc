@@ -31,6 +31,7 @@ void Scheduler::State::Settle() {
     if (!job.admitted && !job.doom) continue;
     if (job.settle && !job.doom) {
       job.settle = false;
+      StopUnneeded(job);
       EnsureExecutors(job);
       EnsureDriver(job);
     }

@@ -19,6 +19,14 @@ EventLine TaskLine(const char* event, TimeMs now, const TaskAttempt& id, Executo
   return line;
 }
 
+void Add(TaskCounters* sum, const TaskCounters& more) {
+  sum->records_in += more.records_in;
+  sum->bytes_in += more.bytes_in;
+  sum->records_out += more.records_out;
+  sum->bytes_out += more.bytes_out;
+  sum->bytes_spilled += more.bytes_spilled;
+}
+
 }  // namespace
 
 // The registered attempt behind a report; nullptr: a replaced one, whose report changes nothing.
@@ -40,7 +48,10 @@ void Scheduler::State::Release(JobRun& job, std::uint32_t attempt) {
   job.running.erase(it);
   Executor& executor = executors.at(task.executor);
   executor.running.erase(attempt);
-  if (auto worker = workers.find(executor.worker); worker != workers.end()) --worker->second.busy;
+  if (auto worker = workers.find(executor.worker); worker != workers.end()) {
+    --worker->second.busy;
+    if (worker->second.drained) job.settle = true;  // it may have been the last task there
+  }
   if (StageRun* run = FindStage(job, task.key)) {
     if (task.verify) {
       run->verdict = Verdict::kReady;
@@ -100,6 +111,10 @@ void Scheduler::State::On(const TaskFinished& event) {
                 .Num("bytes_out", event.counters.bytes_out)
                 .Num("bytes_spilled", event.counters.bytes_spilled));
   InputsAnswered(*job, run, task);
+  if (!task.verify) {
+    Add(&run.counters, event.counters);
+    run.last_end = now;
+  }
   if (task.verify)
     OnVerified(*job, run, event.id.attempt, event.executor, event.result);
   else
@@ -249,6 +264,18 @@ void Scheduler::State::Crash(JobRun& job, StageRun& run, std::uint32_t task, con
               (same ? "every time at " : "last at ") + Place(split, offset, cursor == nullptr ? "" : cursor->source),
               "look at that record; run the job without --master under a debugger"),
        event.exit_code);
+}
+
+void Scheduler::State::On(const TasksProgressed& event) {
+  Executor* executor = FindExecutor(event.executor);
+  if (executor == nullptr) return;
+  JobRun* job = LiveJob(executor->job);
+  if (job == nullptr) return;
+  for (const TasksProgressed::One& one : event.tasks)
+    if (RunningTask* task = Registered(*job, event.executor, one.id)) {
+      task->counters = one.counters;
+      Changed(*job);
+    }
 }
 
 void Scheduler::State::On(const FetchFailed& event) {

@@ -26,10 +26,10 @@ std::vector<JobView> Scheduler::Jobs() const {
   return views;
 }
 
-std::optional<JobView> Scheduler::Job(JobId id) const {
+std::optional<JobView> Scheduler::Job(JobId id, bool with_plans) const {
   auto it = state_->jobs.find(id);
   if (it == state_->jobs.end()) return std::nullopt;
-  return state_->View(it->second, true);
+  return state_->View(it->second, with_plans);
 }
 
 std::uint64_t Scheduler::JobVersion(JobId id) const {
@@ -55,27 +55,84 @@ JobView Scheduler::State::View(const JobRun& job, bool with_plan) const {
   view.status = job.status;
   view.main_exit = job.main_exit;
   view.submitted_us = job.spec.settings.now_us;
-  view.accepted_at = job.accepted_at;
-  view.finished_at = job.finished_at;
+  view.started_us = job.started_us;
+  view.finished_us = job.finished_us;
   view.driver = job.driver;
   view.actions_done = job.over() ? job.actions_done : job.published.size();
   for (ExecutorId id : job.executors) view.executors += executors.at(id).phase == ExecutorPhase::kReady ? 1 : 0;
+  if (with_plan) {
+    view.past = job.over() ? job.past : PastOf(job, false);
+    std::uint64_t published = 0;
+    for (const ActionView& action : view.past) published += action.published ? 1 : 0;
+    view.past_forgotten = view.actions_done - std::min(view.actions_done, published);
+  }
   if (job.over()) return view;
   if (!job.actions.empty()) {
     const auto& [sequence, plan] = *job.actions.begin();
     view.action = sequence;
     view.action_name = plan.name;
     if (with_plan) view.plan_text = dag::Explain(plan);
-    for (const dag::Stage& stage : plan.stages) {
-      auto it = job.stages.find({stage.output == dag::StageOutput::kSegment ? 0 : sequence, stage.id});
-      if (it == job.stages.end()) continue;
-      const StageRun& run = it->second;
-      StageView s{stage.id, stage.name, stage.tasks, run.done, run.running, static_cast<std::uint32_t>(run.lost_cause.size()), run.failed};
-      view.stages.push_back(std::move(s));
-    }
+    view.stages = StagesOf(job, plan);
   }
   view.pending_reasons = PendingReasons(job);
   return view;
+}
+
+std::vector<StageView> Scheduler::State::StagesOf(const JobRun& job, const dag::ActionPlan& plan) const {
+  std::vector<StageView> views;
+  for (const dag::Stage& stage : plan.stages) {
+    auto it = job.stages.find({stage.output == dag::StageOutput::kSegment ? 0 : plan.sequence, stage.id});
+    if (it == job.stages.end()) continue;
+    const StageRun& run = it->second;
+    StageView s{stage.id, stage.name, stage.tasks, run.done, run.running, static_cast<std::uint32_t>(run.lost_cause.size()), run.failed};
+    s.counters = run.counters;
+    if (run.first_start != 0)
+      s.ms = static_cast<std::uint64_t>((run.running > 0 ? now : std::max(run.last_end, run.first_start)) - run.first_start);
+    if (run.running > 0)
+      for (const auto& [attempt, task] : job.running) {
+        if (task.key != run.key || task.verify) continue;
+        s.counters.records_in += task.counters.records_in;
+        s.counters.bytes_in += task.counters.bytes_in;
+        s.counters.records_out += task.counters.records_out;
+        s.counters.bytes_out += task.counters.bytes_out;
+        s.counters.bytes_spilled += task.counters.bytes_spilled;
+        if (task.task < stage.input_bytes.size() && stage.input_bytes[task.task] > 0) {
+          std::uint64_t whole = stage.input_bytes[task.task];
+          s.running_permille += static_cast<std::uint32_t>(std::min(task.counters.bytes_in, whole) * 1000 / whole);
+        }
+      }
+    views.push_back(std::move(s));
+  }
+  return views;
+}
+
+// The last published actions, as far as their plans and counts are kept, and with `unfinished_too` those in which the job ends. Bounded in
+// number and in text: the newest come first when something has to be left out.
+std::vector<ActionView> Scheduler::State::PastOf(const JobRun& job, bool unfinished_too) const {
+  std::vector<ActionView> newest_first;
+  std::size_t bytes = 0;
+  auto add = [&](const dag::ActionPlan& plan, std::vector<StageView> stages, bool published) {
+    ActionView view{plan.sequence, plan.name, dag::Explain(plan), published, std::move(stages)};
+    if (view.stages.size() > kStagesShown) view.stages.resize(kStagesShown);
+    if (newest_first.empty() && view.plan_text.size() > kActionsShownBytes / 2) {
+      view.plan_text.resize(kActionsShownBytes / 2);
+      view.plan_text += "...\n(the plan is longer)\n";
+    }
+    std::size_t size = view.name.size() + view.plan_text.size();
+    for (const StageView& stage : view.stages) size += stage.name.size() + 32;
+    bool fits = newest_first.size() < kActionsShown && (newest_first.empty() || bytes + size <= kActionsShownBytes);
+    if (!fits) return false;
+    bytes += size;
+    newest_first.push_back(std::move(view));
+    return true;
+  };
+  bool room = true;
+  if (unfinished_too)
+    for (auto it = job.actions.rbegin(); it != job.actions.rend() && room; ++it) room = add(it->second, StagesOf(job, it->second), false);
+  for (auto it = job.counts_kept.rbegin(); it != job.counts_kept.rend() && room; ++it)
+    if (auto plan = job.plans_kept.find(it->first); plan != job.plans_kept.end()) room = add(plan->second, it->second, true);
+  std::reverse(newest_first.begin(), newest_first.end());
+  return newest_first;
 }
 
 // Every reason, not only the first: users mend what they are told.

@@ -6,6 +6,7 @@
 //   ready e1 | exited e1 user|memory|unavailable|invalid [exit=n] [signal=n] [at=s1.0#2:offset]            returned e1 code
 //   plan p 1 segment s1 3 ; result s2 2 < all s1 ; ... [retire s9]     defines a plan: sequence, stages; inputs: all, one+k, gather
 //   at e1 p | once e1 name | computed e1 name value
+//   progress e1 s1.0#1 bytes                 how far a running task is
 //   finished e1 s1.0#1 [hash=n] [value=v]    (segments are numbered by the script runner)
 //   failed e1 s1.0#1 user|unavailable|memory|internal text            fetch e1 s2.0#3 s1.0#1 [unavailable]
 //   gone 1 5                                  worker 1 lost segment 5
@@ -116,6 +117,8 @@ class Script {
       Step(ExecutorAtOnce{executor(), words.at(2)});
     } else if (verb == "computed") {
       Step(OnceComputed{executor(), words.at(2), words.at(3), Status()});
+    } else if (verb == "progress") {
+      Step(TasksProgressed{executor(), {{ParseAttempt(words.at(2)), {1, Number(words.at(3)), 0, 0, 0}}}});
     } else if (verb == "finished") {
       TaskFinished event{executor(), JobId{1}, ParseAttempt(words.at(2)), {}, {}};
       event.result.content_hash = number("hash", event.id.stage.value * 100 + event.id.task);
@@ -270,7 +273,7 @@ class Script {
     }
     if (auto* a = std::get_if<LogEvent>(&action)) {
       static const std::set<std::string> kShown = {"rerun",     "segments_lost", "segment_adopted", "content_changed",
-                                                   "verify_ok", "verify_failed", "verify_skipped"};
+                                                   "verify_ok", "verify_failed", "verify_skipped",  "executor_stopped"};
       if (!kShown.contains(a->kind)) return "";
       auto field = [&](const std::string& name) {
         auto at = a->json.find("\"" + name + "\":");

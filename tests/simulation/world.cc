@@ -59,6 +59,14 @@ Outcome World::Run() {
       });
   }
   if (options_.faults) {
+    // Drains come from a stream of their own: seeds without one run as if there were none.
+    Random drains = Stream(7);
+    if (drains.OneIn(5))
+      for (std::uint64_t i = 1 + drains.Below(3); i > 0; --i) {
+        std::size_t index = drains.Below(workers_.size());
+        auto at = static_cast<TimeUs>(drains.Between(50'000, static_cast<std::uint64_t>(faults_end_)));
+        queue_.At(at, [this, index] { Drain(workers_[index]); });
+      }
     std::uint64_t faults = random_.Below(random_.OneIn(4) ? 25 : 8);
     for (std::uint64_t i = 0; i < faults; ++i) queue_.At(Between(50'000, faults_end_), [this] { Fault(); });
   }
@@ -84,7 +92,19 @@ Outcome World::Run() {
 void World::StepMaster(const Event& event) {
   if (core_ == nullptr) return;
   CountComplaints(event);
-  Enqueue(core_->Step(queue_.now() / 1000, event));
+  std::vector<SchedulerAction> actions = core_->Step(queue_.now() / 1000, event);
+  std::set<WorkerId> drained;
+  for (const WorkerView& worker : core_->Workers())
+    if (worker.drained) drained.insert(worker.worker);
+  for (const SchedulerAction& action : actions) {
+    if (drained.empty()) break;
+    const auto* run = std::get_if<RunTask>(&action);
+    const auto* start = std::get_if<StartExecutor>(&action);
+    auto at = run == nullptr ? placed_.end() : placed_.find(run->executor);
+    if ((at != placed_.end() && drained.contains(at->second)) || (start != nullptr && drained.contains(start->worker)))
+      return Violation("a draining worker was given new work");
+  }
+  Enqueue(std::move(actions));
 }
 
 // An owner that did not answer twice in a row may be given up, although it lives: its output is made again then. A reader that finished in
@@ -313,6 +333,7 @@ void World::Register(Worker& worker) {
   for (const SegmentAt& at : event.segments) held += " " + Text(at.ref.producer);
   Trace("worker " + std::to_string(worker.index) + " registers as " + std::to_string(worker.id.value) + " holding" + held);
   worker.to_master->Send([this, event] { StepMaster(event); });
+  if (worker.draining) Tell(worker, WorkerDrained{worker.id});  // the wish ends with a registration
 }
 
 // The connection ends on the worker's side: its executors end with it; the master may notice later, or never before the next registration.
@@ -344,6 +365,30 @@ void World::CrashWorker(Worker& worker) {
     worker.up = true;
     Register(worker);
   });
+}
+
+void World::Drain(Worker& worker) {
+  if (!worker.up || worker.draining) return;
+  Trace("worker " + std::to_string(worker.index) + " drains");
+  Mark("worker drains");
+  worker.draining = true;
+  if (worker.connected) Tell(worker, WorkerDrained{worker.id});
+  LeaveWhenEmpty(worker, ++worker.drains, queue_.now() + Between(50'000, 5 * kSecond));
+}
+
+// It serves what it holds until nobody needs it, or until its patience ends; a new one takes its place some time later.
+void World::LeaveWhenEmpty(Worker& worker, std::uint64_t drain, TimeUs deadline) {
+  if (!worker.draining || worker.drains != drain) return;
+  bool empty = worker.connected && worker.executors.empty() && worker.store.empty();
+  if (worker.up && !empty && queue_.now() < deadline) {
+    queue_.After(20'000, [this, &worker, drain, deadline] { LeaveWhenEmpty(worker, drain, deadline); });
+    return;
+  }
+  worker.draining = false;
+  if (!worker.up) return;
+  Mark(empty ? "drained worker leaves empty" : "drained worker is out of patience");
+  for (auto& [id, segment] : worker.store) segment.spilled = false;  // it goes with all that it holds
+  CrashWorker(worker);
 }
 
 void World::KillExecutor(Worker& worker, ExecutorId id, int signal, const TaskAttempt* guilty) {

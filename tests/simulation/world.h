@@ -76,7 +76,9 @@ class World {
     std::uint32_t slots = 1;
     bool up = true;
     bool connected = false;
-    WorkerId id;  // of this registration
+    bool draining = false;     // it wants to leave
+    std::uint64_t drains = 0;  // numbers the wishes
+    WorkerId id;               // of this registration
     std::uint64_t next_segment = 1;
     std::map<SegmentId, Segment> store;
     std::map<ExecutorId, Executor> executors;
@@ -118,6 +120,8 @@ class World {
   void Register(Worker& worker);
   void Disconnect(Worker& worker);
   void CrashWorker(Worker& worker);
+  void Drain(Worker& worker);
+  void LeaveWhenEmpty(Worker& worker, std::uint64_t drain, TimeUs deadline);
   void KillExecutor(Worker& worker, ExecutorId id, int signal, const TaskAttempt* guilty);
   void Tell(Worker& worker, Event event);
   bool Order(WorkerId worker, std::function<void(Worker&)> act);  // false: nobody is there to get it

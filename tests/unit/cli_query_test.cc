@@ -101,6 +101,7 @@ class QueryTest : public testing::Test {
     stage->set_tasks(10);
     stage->set_done(4);
     stage->set_running(2);
+    stage->set_running_permille(1500);
     job.add_pending_reasons("no worker has joined");
     job.set_plan_text("the plan\n");
     return job;
@@ -144,7 +145,7 @@ TEST_F(QueryTest, ListsAreTablesOrJson) {
   EXPECT_EQ(Run({"worker", "list", "--output", "jsonl"}).out.substr(0, 40), "{\"worker\":\"w12\",\"name\":\"rack1\",\"address\"");
 }
 
-TEST_F(QueryTest, JobsOfAnEarlierMasterHaveNoTimeAndNoPlan) {
+TEST_F(QueryTest, JobsThatAnOlderVersionJournalledHaveNoTimeAndNoPlan) {
   wire::JobState job = Job("succeeded");
   job.set_submitted_us(1'000'000);
   job.clear_finished_us();
@@ -152,7 +153,7 @@ TEST_F(QueryTest, JobsOfAnEarlierMasterHaveNoTimeAndNoPlan) {
   AnswerJob(job);
   EXPECT_NE(Run({"job", "show", "j-7f3"}).out.find("time       -\n"), std::string::npos) << Run({"job", "show", "j-7f3"}).out;
   EXPECT_EQ(Run({"job", "show", "j-7f3", "--output", "json"}).out.find("duration_ms"), std::string::npos);
-  EXPECT_NE(Run({"explain", "j-7f3"}).out.find("the job is over"), std::string::npos) << Run({"explain", "j-7f3"}).out;
+  EXPECT_NE(Run({"explain", "j-7f3"}).out.find("no plan is kept"), std::string::npos) << Run({"explain", "j-7f3"}).out;
 }
 
 TEST_F(QueryTest, ShowAndExplain) {
@@ -162,9 +163,40 @@ TEST_F(QueryTest, ShowAndExplain) {
   EXPECT_NE(show.out.find("waits for  no worker has joined"), std::string::npos) << show.out;
   EXPECT_NE(show.out.find("4/10"), std::string::npos) << show.out;
   EXPECT_NE(Run({"explain", "j-7f3"}).out.find("the plan\n"), std::string::npos);
+  EXPECT_NE(Run({"explain", "j-7f3"}).out.find("4/10  55%"), std::string::npos) << "a stage's counts: " << Run({"explain", "j-7f3"}).out;
   Outcome unknown = Run({"job", "show", "nonsense"});
   EXPECT_EQ(unknown.code, 3);
   EXPECT_NE(unknown.err.find("error[CLI07]"), std::string::npos) << unknown.err;
+}
+
+TEST_F(QueryTest, AFinishedJobHasItsTimesAndItsPlans) {
+  wire::JobState job = Job("succeeded");
+  job.set_started_us(job.submitted_us() + 500'000);
+  job.clear_plan_text();
+  job.clear_stages();
+  job.set_past_forgotten(3);
+  wire::ActionState* action = job.add_past();
+  action->set_sequence(4);
+  action->set_plan_text("action 4: WriteText\n");
+  action->set_published(true);
+  wire::StageState* stage = action->add_stages();
+  stage->set_name("ReadLines");
+  stage->set_tasks(10);
+  stage->set_done(10);
+  stage->set_ms(1234);
+  stage->mutable_counters()->set_records_in(77);
+  stage->mutable_counters()->set_bytes_in(1'500'000);
+  AnswerJob(job);
+  std::string text = Run({"explain", "j-7f3"}).out;
+  for (const char* part : {"3 earlier actions are not kept", "action 4: WriteText\n", "10/10", "100%", "77", "1.50 MB", "1.23 s"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;
+  std::string json = Run({"explain", "j-7f3", "--output", "json"}).out;
+  EXPECT_NE(json.find("\"past\":[{\"action\":4,"), std::string::npos) << json;
+  EXPECT_NE(json.find("\"records_in\":77"), std::string::npos) << json;
+  std::string show = Run({"job", "show", "j-7f3"}).out;
+  EXPECT_NE(show.find("time       1.50 s\n"), std::string::npos) << show;
+  EXPECT_EQ(show.find("started    -\n"), std::string::npos) << show;
+  EXPECT_EQ(show.find("finished   -\n"), std::string::npos) << show;
 }
 
 TEST_F(QueryTest, WaitEndsAsTheJobDid) {

@@ -112,6 +112,9 @@ TEST(Progress, FitsTheTerminal) {
   std::string text = ProgressText(state, 2000, 100);
   EXPECT_NE(text.find("10/40"), std::string::npos) << text;
   EXPECT_NE(text.find("750 MB/s"), std::string::npos) << text;
+  EXPECT_EQ(text.substr(0, 22), "[=====>              ]");
+  ProgressState half{"one long task", 1, 0, 1, 0, "", 500};
+  EXPECT_EQ(ProgressText(half, 2000, 100).substr(0, 22), "[==========>         ]") << "a running task counts by what it has read";
   for (int columns : {1, 10, 40, 80}) EXPECT_LT(static_cast<int>(ProgressText(state, 2000, columns).size()), columns);
   EXPECT_EQ(HumanBytes(999), "999 B");
   EXPECT_EQ(HumanBytes(12'345), "12.3 kB");

@@ -64,6 +64,95 @@ TEST(SchedulerLife, EverythingThatIsToldWasJournalledBefore) {
   EXPECT_EQ(told, 4);
 }
 
+// What `job list` and `explain` show of a job that is over, before and after a restart of the master.
+TEST(SchedulerLife, TimesAndPlansOfAFinishedJobSurviveTheMaster) {
+  Options options;
+  options.epoch_us = 1'700'000'000'000'000;
+  Puppet p(options);
+  p.AddWorker(1);
+  JobId job = p.Submit();
+  ExecutorId e = p.started[0].executor;
+  p.Advance(500);
+  p.Do(ExecutorReady{e});
+  const std::int64_t started_us = options.epoch_us + p.now * 1000;
+  p.Do(ExecutorAtAction{e, WordCountPlan(3, 2)});
+  ASSERT_EQ(p.tasks.size(), 2u);
+  p.Do(TasksProgressed{e, {{p.tasks[0].id, {10, 1000, 20, 2000, 0}}, {TaskAttempt{StageId{1}, 0, 999}, {5, 5, 5, 5, 5}}}});
+  std::optional<JobView> view = p.scheduler->Job(job);
+  ASSERT_EQ(view->stages.size(), 2u);
+  EXPECT_EQ(view->stages[0].counters.records_in, 10u) << "of the running task, and not of an attempt that is nobody's";
+  EXPECT_EQ(view->stages[0].counters.bytes_in, 1000u);
+  EXPECT_TRUE(view->past.empty());
+  while (p.FinishTasks() > 0) {
+  }
+  EXPECT_EQ(p.scheduler->Job(job)->past.size(), 1u) << "an action that is over, while its job goes on";
+  p.Advance(1500);
+  p.Do(MainReturned{e, 0});
+  const std::int64_t finished_us = options.epoch_us + p.now * 1000;
+  for (int life = 0; life < 3; ++life) {
+    view = p.scheduler->Job(job);
+    ASSERT_TRUE(view.has_value());
+    EXPECT_EQ(view->started_us, started_us);
+    EXPECT_EQ(view->finished_us, finished_us);
+    ASSERT_EQ(view->past.size(), 1u);
+    EXPECT_EQ(view->past[0].plan_text, dag::Explain(WordCountPlan(3, 2)));
+    EXPECT_TRUE(view->past[0].published);
+    ASSERT_EQ(view->past[0].stages.size(), 2u);
+    EXPECT_EQ(view->past[0].stages[0].done, 3u);
+    EXPECT_EQ(view->past[0].stages[0].tasks, 3u);
+    EXPECT_TRUE(p.scheduler->Job(job, false)->past.empty()) << "those who only follow are not sent it";
+    p.Advance(10'000);
+    if (life == 0) p.Restart();
+    if (life == 1) {  // and a snapshot instead of the journal
+      p.journal = p.scheduler->Snapshot();
+      p.Restart();
+    }
+  }
+}
+
+// The part of a running task counts in proportion to what it has read, where the size of its input is known.
+TEST(SchedulerLife, RunningTasksCountByWhatTheyHaveRead) {
+  Puppet p;
+  p.AddWorker(1);
+  JobId job = p.Submit();
+  ExecutorId e = p.started[0].executor;
+  p.Do(ExecutorReady{e});
+  dag::ActionPlan plan = WordCountPlan(2, 1);
+  plan.stages[0].input_bytes = {1000, 4000};
+  p.Do(ExecutorAtAction{e, plan});
+  ASSERT_EQ(p.tasks.size(), 2u);
+  std::uint64_t before = p.scheduler->JobVersion(job);
+  p.Do(TasksProgressed{e, {{p.tasks[0].id, {1, 2000, 0, 0, 0}}, {p.tasks[1].id, {1, 1000, 0, 0, 0}}}});
+  EXPECT_GT(p.scheduler->JobVersion(job), before) << "followers are told";
+  EXPECT_EQ(p.scheduler->Job(job)->stages[0].running_permille, 1000u + 250u);
+  p.FinishTasks();
+  EXPECT_EQ(p.scheduler->Job(job)->stages[0].running_permille, 0u);
+}
+
+TEST(SchedulerLife, WhatIsKeptOfALongJobsPlansIsBounded) {
+  Puppet p;
+  p.segment_stages.ids.clear();
+  p.AddWorker(1);
+  JobId job = p.Submit();
+  ExecutorId e = p.started[0].executor;
+  p.Do(ExecutorReady{e});
+  for (std::uint64_t round = 1; round <= 100; ++round) {
+    dag::ActionPlan plan = MakePlan(round, {MakeStage(round, 1, dag::StageOutput::kResult)});
+    if (round > 97) plan.stages[0].name = std::string(3000, 'x');
+    p.Do(ExecutorAtAction{e, plan});
+    p.FinishTasks();
+  }
+  dag::ActionPlan last = MakePlan(101, {MakeStage(101, 1, dag::StageOutput::kResult)});
+  p.Do(ExecutorAtAction{e, last});
+  p.Do(JobCancelled{job, "enough"});
+  std::optional<JobView> view = p.scheduler->Job(job);
+  ASSERT_GE(view->past.size(), 2u);
+  EXPECT_EQ(view->past.back().sequence, 101u) << "the newest are kept, the one in which the job ended too";
+  EXPECT_FALSE(view->past.back().published);
+  EXPECT_EQ(view->past_forgotten, 100 - (view->past.size() - 1));
+  EXPECT_LT(p.journal.back().bytes.size(), 20'000u);
+}
+
 TEST(SchedulerLife, OneSubmitKeyIsOneJobAlsoAfterARestart) {
   Puppet p;
   p.AddWorker(1);

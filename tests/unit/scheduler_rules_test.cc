@@ -132,6 +132,34 @@ TEST(SchedulerRules, ADrainedWorkerGetsNoNewTasksAndItsExecutorIsReplacedElsewhe
   EXPECT_EQ(p.tasks[0].executor, second);
 }
 
+// A drained worker can leave as soon as nobody needs it: its executors end when they run nothing, hold nothing and drive nothing.
+TEST(SchedulerRules, ADrainedWorkersExecutorEndsWhenNobodyNeedsIt) {
+  Puppet p;
+  p.AddWorker(1, 1);
+  p.AddWorker(2, 1);
+  p.Submit();
+  ASSERT_EQ(p.started.size(), 2u);
+  ExecutorId driver = p.started[0].executor, other = p.started[1].executor;
+  p.Do(ExecutorReady{driver});
+  p.Do(ExecutorReady{other});
+  p.Do(ExecutorAtAction{driver, WordCountPlan(2, 1)});
+  p.Do(ExecutorAtAction{other, WordCountPlan(2, 1)});
+  ASSERT_EQ(p.tasks.size(), 2u);
+  p.Do(WorkerDrained{WorkerId{2}});
+  EXPECT_EQ(p.Last<StopExecutor>(), nullptr) << "its task runs";
+  p.FinishTasks();
+  EXPECT_EQ(p.Last<StopExecutor>(), nullptr) << "what it made is still to be read";
+  p.FinishTasks();
+  p.Do(ExecutorAtAction{driver, MakePlan(2, {MakeStage(3, 1, dag::StageOutput::kResult)}, {StageId{1}})});
+  ASSERT_NE(p.Last<StopExecutor>(), nullptr);
+  EXPECT_EQ(p.Last<StopExecutor>()->executor, other);
+  p.Do(WorkerDrained{WorkerId{1}});
+  p.FinishTasks();
+  EXPECT_EQ(p.All<StopExecutor>().size(), 1u) << "the driver stays: there is no other";
+  p.Do(MainReturned{driver, 0});
+  EXPECT_TRUE(p.Last<FinishJob>()->status.ok());
+}
+
 TEST(SchedulerRules, AnExecutableThatFitsNoWorkerIsRefused) {
   Puppet p;
   WorkerRegistered worker{WorkerId{1}, "w", "", 1, {}, 2031, 2};
@@ -296,7 +324,21 @@ TEST(SchedulerRecords, EveryKindSurvivesTheRoundTrip) {
                                  WinnersRecord{JobId{7}, 1, StageId{3}, {done, done}, {StageId{1}}},
                                  ActionPublishedRecord{JobId{7}, 1, ~0ull, "a", {"x", ""}, {StageId{1}, StageId{2}}},
                                  RetiredRecord{JobId{7}, {StageId{1}}},
-                                 JobFinishedRecord{JobId{7}, "k", "n", "u", 5, 10, "T", "what", "why", "fix", -1, 3}};
+                                 JobFinishedRecord{JobId{7},
+                                                   "k",
+                                                   "n",
+                                                   "u",
+                                                   5,
+                                                   10,
+                                                   "T",
+                                                   "what",
+                                                   "why",
+                                                   "fix",
+                                                   -1,
+                                                   3,
+                                                   11,
+                                                   12,
+                                                   {{1, "a", "plan", true, {{StageId{1}, "S1", 3, 3, 0, 0, 1, 0, 77, {1, 2, 3, 4, 5}}}}}}};
   for (const Record& record : records) {
     std::string bytes = Encode(record);
     Result<Record> decoded = Decode(bytes);
@@ -313,6 +355,28 @@ TEST(SchedulerRecords, EveryKindSurvivesTheRoundTrip) {
   EXPECT_EQ(got.settings.now_us, spec.settings.now_us);
   EXPECT_EQ(got.artifacts, spec.artifacts);
   EXPECT_EQ(got.time_limit_ms, spec.time_limit_ms);
+}
+
+// A journal of version 1 knows neither the times of a job's end nor its plans.
+TEST(SchedulerRecords, AnOlderRecordReplaysWithoutTheNewFields) {
+  JobFinishedRecord record{JobId{7}, "k", "n", "u", 5, 0, "", "", "", "", 0, 3};
+  std::string bytes = Encode(record);
+  const std::size_t added = 8 + 8 + 1;  // two times and an empty list
+  std::string old = bytes.substr(0, bytes.size() - added);
+  old[0] = 1;
+  Scheduler scheduler{Options{}};
+  ASSERT_TRUE(scheduler.Replay({old, true}).ok());
+  std::optional<JobView> view = scheduler.Job(JobId{7});
+  ASSERT_TRUE(view.has_value());
+  EXPECT_EQ(view->phase, JobPhase::kSucceeded);
+  EXPECT_EQ(view->submitted_us, 5);
+  EXPECT_EQ(view->finished_us, 0);
+  EXPECT_EQ(view->actions_done, 3u);
+  EXPECT_EQ(view->past_forgotten, 3u);
+  bytes[0] = 1;
+  EXPECT_FALSE(Decode(bytes).ok()) << "an old record with new fields is damaged";
+  old[0] = 2;
+  EXPECT_FALSE(Decode(old).ok()) << "a new record without them is damaged";
 }
 
 TEST(SchedulerRecords, DamagedAndNewerBytesAreRefusedNotTrusted) {

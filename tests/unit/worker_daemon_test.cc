@@ -54,7 +54,8 @@ enum StageOf : std::uint64_t {
   kPrints = 6,
   kExits = 7,
   kSaysTwice = 8,
-  kVanishes = 9
+  kVanishes = 9,
+  kTells = 10
 };
 
 // ---- the executor
@@ -163,6 +164,11 @@ int ExecutorMain(int argc, char** argv) {
       }
       case kExits:
         return 42;
+      case kTells:  // and goes on
+        dag::ToWire(id, report.mutable_progress()->mutable_id());
+        report.mutable_progress()->mutable_counters()->set_records_in(7);
+        report.mutable_progress()->mutable_counters()->set_bytes_in(1000 + id.attempt);
+        break;
       case kSaysTwice:
         send(report);
         break;
@@ -380,9 +386,10 @@ class FakeMaster final : public rpc::ServerHandler {
 
 struct WorkerProcess {
   pid_t pid = -1;
-  WorkerProcess(const std::string& master, const std::string& folder, const std::string& token_file,
-                std::uint64_t memory_bytes = 64u << 20) {
-    std::vector<std::string> args{"worker", "--run-worker", master, folder, token_file, std::to_string(memory_bytes)};
+  WorkerProcess(const std::string& master, const std::string& folder, const std::string& token_file, std::uint64_t memory_bytes = 64u << 20,
+                std::int64_t drain_ms = 60'000) {
+    std::vector<std::string> args{
+        "worker", "--run-worker", master, folder, token_file, std::to_string(memory_bytes), std::to_string(drain_ms)};
     std::vector<char*> pointers;
     for (std::string& arg : args) pointers.push_back(arg.data());
     pointers.push_back(nullptr);
@@ -411,7 +418,8 @@ int WorkerMain(char** argv) {
                              .name = "tested",
                              .slots = 2,
                              .memory_bytes = std::strtoull(argv[5], nullptr, 10),
-                             .state_dir = argv[3]});
+                             .state_dir = argv[3],
+                             .drain_ms_max = std::strtoll(argv[6], nullptr, 10)});
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return ExitCode(status.code());
 }
@@ -453,8 +461,8 @@ class WorkerDaemonTest : public ::testing::Test {
     master->artifacts[self_] = "/proc/self/exe";
     return master;
   }
-  wire::Register StartWorker(std::uint64_t memory_bytes = 64u << 20) {
-    worker_ = std::make_unique<WorkerProcess>(master_->address(), folder(), path_ + "/token", memory_bytes);
+  wire::Register StartWorker(std::uint64_t memory_bytes = 64u << 20, std::int64_t drain_ms = 60'000) {
+    worker_ = std::make_unique<WorkerProcess>(master_->address(), folder(), path_ + "/token", memory_bytes, drain_ms);
     return master_->TakeHello();
   }
   std::string folder() const { return path_ + "/state"; }
@@ -499,6 +507,8 @@ TEST_F(WorkerDaemonTest, RegistersRelaysAndStops) {
     wire::ExecutorExited exited = master_->TakeExit(executor);
     EXPECT_EQ(exited.reason().code(), 0u) << exited.reason().what();
     EXPECT_EQ(exited.signal(), executor == 1 ? 0 : SIGKILL);
+    EXPECT_NE(exited.main_exit().find(executor == 1 ? "ended as it was told (exit 0)" : "did not end in time"), std::string::npos)
+        << exited.main_exit();
   }
   EXPECT_FALSE(Alive(pid));
   // Segments outlive their executor, until they are freed.
@@ -641,9 +651,68 @@ TEST_F(WorkerDaemonTest, ANewMasterGetsTheSegmentsAndNoOldExecutors) {
   forget.mutable_forget_job()->set_job(kJob.value);
   EXPECT_TRUE(std::filesystem::exists(folder() + "/jobs/" + JobName(kJob)));
   master_->Order(forget);
-  EXPECT_EQ(master_->TakeExit(2).reason().code(), 0u);
+  wire::ExecutorExited ended = master_->TakeExit(2);
+  EXPECT_EQ(ended.reason().code(), 0u);
+  EXPECT_EQ(ended.main_exit(), "ended as it was told (exit 0)") << "the end of a job kills nobody who ends by himself";
   EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(folder() + "/jobs/" + JobName(kJob)); }));
   EXPECT_TRUE(master_->WaitForBeat([](const wire::Heartbeat& b) { return b.executors() == 0 && b.blocks_bytes() == 0; }));
+}
+
+TEST_F(WorkerDaemonTest, ProgressOfRunningTasksRidesOnHeartbeats) {
+  StartWorker();
+  master_->StartAndGreet(1, "serve", self_);
+  master_->RunTask(1, {StageId{kTells}, 2, 1});
+  wire::TaskProgress seen;
+  EXPECT_TRUE(master_->WaitForBeat([&](const wire::Heartbeat& b) {
+    if (b.progress_size() == 0) return false;
+    seen = b.progress(0);
+    return true;
+  }));
+  EXPECT_EQ(seen.executor(), 1u);
+  EXPECT_EQ(dag::FromWire(seen.id()), (TaskAttempt{StageId{kTells}, 2, 1}));
+  EXPECT_EQ(seen.counters().records_in(), 7u);
+  EXPECT_EQ(seen.counters().bytes_in(), 1001u);
+  EXPECT_TRUE(master_->WaitForBeat([](const wire::Heartbeat& b) { return b.progress_size() == 0; })) << "told once";
+}
+
+// SIGTERM: told to the master; what runs and what jobs need stays, and with the last of it the worker goes, with exit 0.
+TEST_F(WorkerDaemonTest, SigtermDrains) {
+  wire::Register hello = StartWorker();
+  std::uint32_t pid = master_->StartAndGreet(1, "serve", self_);
+  dag::SegmentRef ref = master_->Write(1, {StageId{kWrites}, 0, 1}, hello.data_address());
+  ::kill(worker_->pid, SIGTERM);
+  ASSERT_TRUE(master_->Take([](const wire::FromWorker& m) { return m.has_draining(); }).has_value());
+  EXPECT_TRUE(Alive(pid));
+  master_->RunTask(1, {StageId{kReads}, 0, 2}, {ref});
+  EXPECT_EQ(master_->TakeFromExecutor(1, wire::FromExecutor::kTaskFinished).task_finished().value(), "data of task 0;");
+  // A master that comes anew is told anew.
+  std::string address = master_->address();
+  master_.reset();
+  master_ = NewMaster(address, 2);
+  EXPECT_EQ(master_->TakeHello().segments_size(), 1) << "it serves what it holds";
+  ASSERT_TRUE(master_->Take([](const wire::FromWorker& m) { return m.has_draining(); }).has_value());
+  wire::ToWorker forget;
+  forget.mutable_forget_job()->set_job(kJob.value);
+  master_->Order(forget);
+  EXPECT_EQ(worker_->Wait(), 0);
+}
+
+TEST_F(WorkerDaemonTest, ADrainEndsAtOnceWhenIdleAtTheTimeoutAndByASecondSignal) {
+  StartWorker();
+  EXPECT_EQ(worker_->Stop(SIGTERM), 0) << "nothing to wait for";
+  std::uint64_t registrations = 1;
+  for (bool second_signal : {false, true}) {
+    ++registrations;
+    wire::Register hello = StartWorker(64u << 20, second_signal ? 600'000 : 300);
+    std::uint32_t pid = master_->StartAndGreet(1, "serve", self_);
+    master_->Write(1, {StageId{kWrites}, 0, 1}, hello.data_address());
+    ::kill(worker_->pid, SIGTERM);
+    // This worker's: it has handled the first signal, so that the second one is not taken for the same.
+    ASSERT_TRUE(master_->Take([&](const wire::FromWorker& m) { return m.has_draining() && m.worker() == registrations; }).has_value());
+    if (second_signal) ::kill(worker_->pid, SIGTERM);
+    EXPECT_EQ(worker_->Wait(), 0) << second_signal;
+    EXPECT_TRUE(Eventually([&] { return !Alive(pid); })) << second_signal;
+  }
 }
 
 TEST_F(WorkerDaemonTest, ASilentMasterIsLeft) {
@@ -699,7 +768,7 @@ TEST_F(WorkerDaemonTest, AWrongTokenEndsTheWorker) {
 
 int main(int argc, char** argv) {
   if (std::getenv("ROPEWALK_EXECUTOR_FD") != nullptr) return ropewalk::worker::ExecutorMain(argc, argv);
-  if (argc == 6 && std::string(argv[1]) == "--run-worker") return ropewalk::worker::WorkerMain(argv);
+  if (argc == 7 && std::string(argv[1]) == "--run-worker") return ropewalk::worker::WorkerMain(argv);
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

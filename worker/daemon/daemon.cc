@@ -24,7 +24,8 @@ namespace {
 constexpr std::uint32_t kProtocol = 1;
 constexpr int kConnectMs = 5'000;
 constexpr std::int64_t kFirstPauseMs = 50;
-constexpr std::int64_t kRegisterMs = 15'000;  // silence that is borne until the master has said its own limit
+constexpr std::uint32_t kForgetGraceMs = 2'000;  // for executors of a job that is over, and which nobody has told to stop
+constexpr std::int64_t kRegisterMs = 15'000;     // silence that is borne until the master has said its own limit
 
 }  // namespace
 
@@ -83,7 +84,7 @@ Daemon::~Daemon() {
   *alive_ = false;
   if (connector_.joinable()) connector_.join();
   master_.reset();
-  for (rpc::EventLoop::TimerId timer : {beat_timer_, silence_timer_, connect_timer_}) loop_.Cancel(timer);
+  for (rpc::EventLoop::TimerId timer : {beat_timer_, silence_timer_, connect_timer_, drain_timer_}) loop_.Cancel(timer);
   spawner_.reset();  // ends all executors, so that the readers below meet their end
   executors_.clear();
   service_.reset();
@@ -165,6 +166,7 @@ void Daemon::OnMasterGone(const Status& reason) {
     if (Executor* executor = Find(id)) EndExecutor(*executor, Status(Code::kUnavailable, "WORKER23", "the worker lost its master"));
   pause_ms_ = pause_ms_ == 0 ? kFirstPauseMs : std::min(pause_ms_ * 2, options_.reconnect_ms_max);
   if (connect_timer_ == 0 && !connector_.joinable()) connect_timer_ = loop_.After(pause_ms_, [this] { Connect(); });
+  LeaveIfUnneeded();
 }
 
 void Daemon::CheckSilence() {
@@ -188,7 +190,41 @@ void Daemon::OnRegistered(const wire::ToWorker& message) {
   LOG(INFO) << "registered as worker " << worker_.value << " with " << store_->stats().segments << " segments; data on "
             << service_->data_address();
   if (options_.on_registered) options_.on_registered(worker_);
+  if (left_) TellDrain();  // the master's knowledge of it ended with the former registration
   Beat();
+}
+
+// ---- leaving
+// ------------------------------------------------------------------------------------------------------------------------------
+
+void Daemon::Drain(std::function<void()> left) {
+  left_ = std::move(left);
+  LOG(INFO) << "draining for at most " << options_.drain_ms_max << " ms: no new tasks; " << executors_.size() << " executors and "
+            << store_->stats().segments << " segments are still here";
+  TellDrain();
+  drain_timer_ = loop_.After(options_.drain_ms_max, [this] {
+    drain_timer_ = 0;
+    LOG(WARNING) << "the drain timeout is over: leaving with " << executors_.size() << " executors and " << store_->stats().segments
+                 << " segments";
+    std::exchange(left_, {})();
+  });
+  LeaveIfUnneeded();
+}
+
+void Daemon::TellDrain() {
+  wire::FromWorker message;
+  message.mutable_draining()->set_reason("SIGTERM");
+  Send(&message);
+}
+
+// Whatever frees the last of what is here ends in a call of this.
+void Daemon::LeaveIfUnneeded() {
+  if (!left_ || !executors_.empty() || store_->stats().segments > 0) return;
+  LOG(INFO) << "drained: nobody needs this worker any more";
+  // Not here: the caller is in the middle of an order.
+  loop_.Post([this, alive = alive_] {
+    if (*alive && left_) std::exchange(left_, {})();
+  });
 }
 
 void Daemon::Beat() {
@@ -203,6 +239,18 @@ void Daemon::Beat() {
   beat->set_spilled_bytes_total(stats.spilled_bytes_total);
   beat->set_executors(static_cast<std::uint32_t>(executors_.size()));
   beat->set_executor_pss_bytes_max(pss_bytes_max_);
+  for (const auto& [id, executor] : executors_)
+    for (const auto& [task, c] : executor->checks.TakeProgress()) {
+      wire::TaskProgress* progress = beat->add_progress();
+      progress->set_executor(id.value);
+      dag::ToWire(task, progress->mutable_id());
+      wire::TaskCounters* counters = progress->mutable_counters();
+      counters->set_records_in(c.records_in);
+      counters->set_bytes_in(c.bytes_in);
+      counters->set_records_out(c.records_out);
+      counters->set_bytes_out(c.bytes_out);
+      counters->set_bytes_spilled(c.bytes_spilled);
+    }
   Send(&message);
   beat_timer_ = loop_.After(heartbeat_ms_, [this] { Beat(); });
 }
@@ -258,7 +306,7 @@ void Daemon::OnMasterFrame(const std::string& payload) {
       std::vector<SegmentId> segments;
       for (std::uint64_t segment : message.free_segments().segments()) segments.push_back(SegmentId{segment});
       store_->FreeOf(JobId{message.free_segments().job()}, segments);
-      return;
+      return LeaveIfUnneeded();
     }
     case wire::ToWorker::kArtifactChunk:
       return OnArtifactChunk(message.artifact_chunk());
@@ -283,14 +331,14 @@ void Daemon::ForgetJob(JobId job) {
   if (at != jobs_.end()) {
     at->second.forgotten = true;
     std::vector<ExecutorId> ids(at->second.executors.begin(), at->second.executors.end());
+    // Those that were told to stop are about to end by themselves; the others are told now.
     for (ExecutorId id : ids)
-      if (Executor* executor = Find(id)) {
-        executor->stop_ordered = true;
-        EndExecutor(*executor, {});
-      }
+      if (Executor* executor = Find(id); executor != nullptr && !executor->stop_ordered)
+        StopExecutor(id, "the job is over", kForgetGraceMs);
   }
   store_->FreeJob(job);
   DropJobIfOver(job);
+  LeaveIfUnneeded();
 }
 
 void Daemon::DropJobIfOver(JobId job) {

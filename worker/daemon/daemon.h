@@ -47,6 +47,9 @@ class Daemon {
                                                std::unique_ptr<Spawner> spawner, std::function<void(const Status&)> ended);
   ~Daemon();  // ends all executors
 
+  // Takes no new tasks, and calls `left` once nobody needs this worker any more, or when drain_ms_max are over.
+  void Drain(std::function<void()> left);
+
  private:
   struct Executor {
     ExecutorId id;
@@ -87,6 +90,8 @@ class Daemon {
   void Beat();
   void CheckSilence();
   void Send(wire::FromWorker* message);
+  void TellDrain();
+  void LeaveIfUnneeded();
   void ForgetJob(JobId job);
   void DropJobIfOver(JobId job);
   std::string JobFolder(JobId job) const;
@@ -127,7 +132,8 @@ class Daemon {
   std::uint64_t epoch_ = 0;
   std::int64_t heartbeat_ms_ = 1'000, silence_ms_ = 10'000, heard_ms_ = 0;
   std::uint64_t output_window_bytes_ = 1u << 20, beats_ = 0, pss_bytes_max_ = 0;
-  rpc::EventLoop::TimerId beat_timer_ = 0, silence_timer_ = 0, connect_timer_ = 0;
+  rpc::EventLoop::TimerId beat_timer_ = 0, silence_timer_ = 0, connect_timer_ = 0, drain_timer_ = 0;
+  std::function<void()> left_;  // set while it drains
 
   std::map<JobId, Job> jobs_;
   std::map<JobId, std::string> tokens_;

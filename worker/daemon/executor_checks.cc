@@ -33,6 +33,7 @@ Result<ExecutorChecks::Verdict> ExecutorChecks::OnMessage(const std::string& pay
     auto at = tasks_.find(dag::FromWire(reported));
     if (at == tasks_.end()) return false;
     *verify = at->second;
+    progress_.erase(at->first);
     tasks_.erase(at);
     return true;
   };
@@ -60,8 +61,12 @@ Result<ExecutorChecks::Verdict> ExecutorChecks::OnMessage(const std::string& pay
       if (!end(message.fetch_failed().id(), &verify)) return Verdict::kDrop;
       store_->FreeAttempt(job_, dag::FromWire(message.fetch_failed().id()));
       return Verdict::kForward;
-    case wire::FromExecutor::kProgress:
-      return knows(dag::FromWire(message.progress().id())) ? Verdict::kForward : Verdict::kDrop;
+    case wire::FromExecutor::kProgress: {
+      TaskAttempt id = dag::FromWire(message.progress().id());
+      const wire::TaskCounters& c = message.progress().counters();
+      if (knows(id)) progress_[id] = {c.records_in(), c.bytes_in(), c.records_out(), c.bytes_out(), c.bytes_spilled()};
+      return Verdict::kDrop;
+    }
     case wire::FromExecutor::kAtAction:
       if (message.at_action().plan().sequence() <= last_action_) return Wrong("an action that is not after the one before");
       last_action_ = message.at_action().plan().sequence();

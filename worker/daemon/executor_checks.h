@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "base/ids.h"
 #include "base/status.h"
 #include "worker/blocks/block_store.h"
+#include "worker/task/task_runner.h"
 
 namespace ropewalk::worker {
 
@@ -20,11 +22,15 @@ class ExecutorChecks {
 
   enum class Verdict { kHello, kForward, kDrop };
   // Reads one serialised FromExecutor. kHello: the first message, to be answered with the welcome and passed on. kInvalid WORKER20: it
-  // cannot be right; the executor must end. Segments of attempts that ended without needing them are freed on the way.
+  // cannot be right; the executor must end. Progress is kept for TakeProgress(). Segments of attempts that ended without needing
+  // them are freed on the way.
   Result<Verdict> OnMessage(const std::string& payload);
 
   // Notes what is ordered: one serialised ToExecutor on its way to the executor. kInvalid: it cannot be read (the master's fault).
   Status OnOrder(const std::string& payload);
+
+  // What running tasks have said of themselves since the last call.
+  std::map<TaskAttempt, task::TaskCounters> TakeProgress() { return std::exchange(progress_, {}); }
 
   // The executor is gone: frees what its unfinished attempts left.
   void FreeLeftovers();
@@ -39,6 +45,7 @@ class ExecutorChecks {
   bool welcomed_ = false, main_returned_ = false;
   std::uint64_t last_action_ = 0;
   std::map<TaskAttempt, bool> tasks_;  // ordered, not ended -> is it a verifying run
+  std::map<TaskAttempt, task::TaskCounters> progress_;
 };
 
 }  // namespace ropewalk::worker

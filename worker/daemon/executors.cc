@@ -367,6 +367,13 @@ void Daemon::Finish(ExecutorId id) {
     exited->set_signal(exit.signal);
     words = exit.signal == 0 ? "exit " + std::to_string(exit.exit_code)
                              : "signal " + std::to_string(exit.signal) + " (" + ::strsignal(exit.signal) + ")";
+    // What was told to stop and did is no news of trouble.
+    if (executor->stop_ordered && executor->end_reason.ok()) {
+      if (exit.signal == 0)
+        words = "ended as it was told (" + words + ")";
+      else if (exit.signal == SIGKILL && executor->checks.welcomed())
+        words += ": it was told to stop and did not end in time";
+    }
   }
   exited->set_main_exit(words);
   Status reason = executor->end_reason;
@@ -399,7 +406,7 @@ void Daemon::Finish(ExecutorId id) {
     }
   }
   Send(&message);
-  LOG(INFO) << "executor " << id.value << " of " << JobName(executor->job) << " is gone: " << words;
+  LOG(INFO) << "executor " << id.value << " of " << JobName(executor->job) << ": " << words;
 
   std::error_code error;
   std::filesystem::remove_all(executor->scratch, error);
@@ -409,6 +416,7 @@ void Daemon::Finish(ExecutorId id) {
   jobs_[job].executors.erase(id);
   DropJobIfOver(job);
   if (registering_ && executors_.empty() && master_ != nullptr) RegisterNow();
+  LeaveIfUnneeded();
 }
 
 }  // namespace ropewalk::worker

@@ -57,9 +57,14 @@ Status RunWorker(WorkerOptions options) {
 
   rpc::EventLoop loop;
   Status outcome;
-  loop.OnSignals({SIGTERM, SIGINT}, [&loop](int) { loop.Stop(); });
-  ASSIGN_OR_RETURN(std::unique_ptr<Daemon> daemon,
-                   Daemon::Start(loop, std::move(options), std::move(token), std::move(spawner), [&](const Status& status) {
+  std::unique_ptr<Daemon> daemon;
+  bool draining = false;
+  loop.OnSignals({SIGTERM, SIGINT}, [&](int signal) {
+    if (signal != SIGTERM || draining) return loop.Stop();
+    draining = true;
+    daemon->Drain([&loop] { loop.Stop(); });
+  });
+  ASSIGN_OR_RETURN(daemon, Daemon::Start(loop, std::move(options), std::move(token), std::move(spawner), [&](const Status& status) {
                      if (outcome.ok()) outcome = status;
                      loop.Stop();
                    }));

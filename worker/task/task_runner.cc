@@ -211,6 +211,14 @@ bool TaskRunner::CancelAllAndWait(int timeout_ms) {
   });
 }
 
+std::vector<std::pair<TaskAttempt, TaskCounters>> TaskRunner::RunningTasks() const {
+  std::lock_guard lock(impl_->mutex);
+  std::vector<std::pair<TaskAttempt, TaskCounters>> tasks;
+  for (const Running* run : impl_->running)
+    if (run != nullptr) tasks.emplace_back(run->id, Read(run->progress));
+  return tasks;
+}
+
 TaskCounters TaskRunner::Totals() const {
   std::lock_guard lock(impl_->mutex);
   TaskCounters sum = impl_->finished;

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -35,6 +36,7 @@ struct TaskOrder {
 // Plain values of dag::TaskProgress.
 struct TaskCounters {
   std::uint64_t records_in = 0, bytes_in = 0, records_out = 0, bytes_out = 0, bytes_spilled = 0;
+  friend bool operator==(const TaskCounters&, const TaskCounters&) = default;
 };
 
 class TaskListener {
@@ -70,6 +72,8 @@ class TaskRunner {
   void Cancel(const TaskAttempt& id);
   // Cancels everything and returns when no program runs any more, or after `timeout_ms` (false then).
   bool CancelAllAndWait(int timeout_ms);
+  // What runs just now, and how far it is.
+  std::vector<std::pair<TaskAttempt, TaskCounters>> RunningTasks() const;
   // The sums of running and finished attempts, for a progress line.
   TaskCounters Totals() const;
 
