@@ -1,6 +1,7 @@
 #include "dag/stage_graph.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -132,6 +133,12 @@ std::string StageDifference(const Stage& a, const Stage& b) {
 
 }  // namespace
 
+std::string OutputKeyOf(JobId job, std::int64_t now_us) {
+  char key[24];
+  std::snprintf(key, sizeof(key), "%016llx", static_cast<unsigned long long>(HashCombine(job.value, static_cast<std::uint64_t>(now_us))));
+  return key;
+}
+
 Status Check(const ActionPlan& plan) {
   if (plan.stages.empty())
     return Status(Code::kInternal, "PLAN01", "illegal plan: action " + std::to_string(plan.sequence) + " has no stage");
@@ -152,6 +159,12 @@ Status Check(const ActionPlan& plan) {
       bool read = std::any_of(last.inputs.begin(), last.inputs.end(), [&](const StageInput& input) { return input.stage == stage.id; });
       if (!read) return Illegal(stage, "nobody reads its values");
     }
+  }
+  if (plan.output) {
+    const std::string& key = plan.output->key;
+    // The worker that discards it builds a path from it.
+    bool harmless = !key.empty() && key.find_first_not_of("0123456789abcdef-") == std::string::npos && plan.output->folder.starts_with('/');
+    if (!harmless || last.output != StageOutput::kCommit) return Illegal(last, "the place of its output is wrong");
   }
   std::unordered_set<StageId> retired;
   for (StageId id : plan.retired) {

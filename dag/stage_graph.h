@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,14 @@ struct Stage {
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
+// Where an action's output folder will appear, and what names the hidden folder beside it in which attempts write. Whoever ends a failed
+// job discards the hidden one (storage::DiscardOutput): the processes that wrote there may be dead.
+struct OutputPlace {
+  std::string folder;  // absolute
+  std::string key;     // OutputKeyOf(job)-<action>
+  friend bool operator==(const OutputPlace&, const OutputPlace&) = default;
+};
+
 // Everything that is needed to run one action. Stages that an earlier action of the job has already made (same id) are
 // listed again with their inputs, so that lost blocks can be made again; the scheduler runs only what is missing.
 struct ActionPlan {
@@ -56,11 +65,15 @@ struct ActionPlan {
   std::vector<Stage> stages;      // topological: inputs come first; the last one is the action's own
   std::vector<StageId> retired;   // no dataset handle can need these any more: blocks may be freed
   std::uint64_t fingerprint = 0;  // of all of the above; equal in every replica or the job stops
+  std::optional<OutputPlace> output;
   friend bool operator==(const ActionPlan&, const ActionPlan&) = default;
 };
 
+// The part of an output's key that is the job's own: no other job's folder has it.
+std::string OutputKeyOf(JobId job, std::int64_t now_us);
+
 // Proves that the plan is legal: ids unique, inputs earlier in the list and of a fitting output kind, kGather only of
-// kResult/kFiles, kCommit with one task, hint lengths right. kInternal with the offending stage otherwise.
+// kResult/kFiles, kCommit with one task, an output's key harmless in a path, hint lengths right. kInternal with the offending stage otherwise.
 Status Check(const ActionPlan& plan);
 
 // The plan for people: one line a stage, indented by depth, with task counts and inputs.

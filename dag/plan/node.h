@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,8 @@ class PlanNode : public std::enable_shared_from_this<PlanNode> {
   bool is_border() const { return !stages_.empty(); }
   const std::vector<StageSpec>& stages() const { return stages_; }
   void AddStage(StageSpec spec);
+  const std::optional<OutputPlace>& output() const { return output_; }
+  void SetOutput(OutputPlace output) { output_ = std::move(output); }
 
   // The planner's notes: that the node's stages were part of an action (they are retired when the node dies), and, once their output is
   // computed and can no longer be lost, that the ancestors are let go.
@@ -90,6 +93,7 @@ class PlanNode : public std::enable_shared_from_this<PlanNode> {
   std::uint64_t id_;
   std::uint64_t fingerprint_;
   std::vector<StageSpec> stages_;
+  std::optional<OutputPlace> output_;
   bool planned_ = false;
 };
 

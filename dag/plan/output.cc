@@ -25,6 +25,7 @@ void AddOutputStages(PlanNode& action, StageSpec write, const storage::OutputSpe
   };
   action.AddStage(std::move(write));
   action.AddStage(std::move(commit));
+  action.SetOutput({spec.folder, spec.key});
 }
 
 storage::OutputSpec CheckedOutput(PlanNode& action, const std::string& folder, bool overwrite) {
@@ -32,11 +33,9 @@ storage::OutputSpec CheckedOutput(PlanNode& action, const std::string& folder, b
   const Settings& settings = context.settings();
   storage::OutputSpec spec;
   spec.folder = folder.starts_with('/') ? folder : settings.work_dir + "/" + folder;
-  char key[48];
-  // Unique for the job and the action; the same in every replica and attempt.
-  std::snprintf(key, sizeof(key), "%016llx-%llx", static_cast<unsigned long long>(HashCombine(settings.job.value, settings.now_us)),
-                static_cast<unsigned long long>(action.id()));
-  spec.key = key;
+  char number[24];
+  std::snprintf(number, sizeof(number), "-%llx", static_cast<unsigned long long>(action.id()));
+  spec.key = OutputKeyOf(settings.job, settings.now_us) + number;  // of the job and the action; the same in every replica and attempt
   spec.overwrite = overwrite;
   // Through Once: a replica that replays main after the commit must not find its own output in the way.
   context.Once("output:" + std::to_string(context.NextOnce()), [&]() -> Result<std::string> {

@@ -142,6 +142,7 @@ Planned Plan(const PlanNodePtr& action) {
   ActionPlan& plan = planned.action.plan;
   plan.sequence = context.NextSequence();
   plan.name = action->op() + " (" + action->site().ToString() + ")";
+  plan.output = action->output();
   plan.retired = context.TakeRetired();
   Planner planner(&plan, &planned.action.programs);
   planner.Add(action);

@@ -151,6 +151,10 @@ void ToWire(const ActionPlan& plan, wire::ActionPlan* out) {
   for (const Stage& stage : plan.stages) ToWire(stage, out->add_stages());
   for (StageId id : plan.retired) out->add_retired(id.value);
   out->set_fingerprint(plan.fingerprint);
+  if (plan.output) {
+    out->mutable_output()->set_folder(plan.output->folder);
+    out->mutable_output()->set_key(plan.output->key);
+  }
 }
 
 Result<ActionPlan> FromWire(const wire::ActionPlan& in) {
@@ -164,6 +168,7 @@ Result<ActionPlan> FromWire(const wire::ActionPlan& in) {
   }
   for (std::uint64_t id : in.retired()) out.retired.push_back(StageId{id});
   out.fingerprint = in.fingerprint();
+  if (in.has_output()) out.output = OutputPlace{in.output().folder(), in.output().key()};
   return out;
 }
 

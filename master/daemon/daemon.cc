@@ -256,6 +256,11 @@ void Master::Carry(const scheduler::FreeSegments& action) {
   wire::ToWorker order;
   if (action.whole_job) {
     order.mutable_forget_job()->set_job(action.job.value);
+    for (const dag::OutputPlace& output : action.discard) {
+      wire::OutputPlace* place = order.mutable_forget_job()->add_discard();
+      place->set_folder(output.folder);
+      place->set_key(output.key);
+    }
     session->jobs.erase(action.job);
   } else {
     order.mutable_free_segments()->set_job(action.job.value);

@@ -50,6 +50,8 @@ void Scheduler::State::On(const ExecutorAtAction& event) {
 void Scheduler::State::AcceptPlan(JobRun& job, const dag::ActionPlan& plan) {
   if (Status legal = dag::Check(plan); !legal.ok()) return Doom(job, std::move(legal));
   if (plan.stages.empty()) return Doom(job, Status(Code::kInternal, "MAIN04", "action " + Number(plan.sequence) + " has no stage"));
+  if (plan.output && !plan.output->key.starts_with(dag::OutputKeyOf(job.id, job.spec.settings.now_us) + "-"))
+    return Doom(job, Status(Code::kInternal, "MAIN05", "action " + Number(plan.sequence) + " names an output of another job"));
   for (const dag::Stage& stage : plan.stages) AddStage(job, plan.sequence, stage);
   job.actions[plan.sequence] = plan;
   job.dirty = true;

@@ -110,8 +110,12 @@ void Scheduler::State::Finish(JobRun& job, Status status, std::int32_t main_exit
     Out(StopExecutor{executors.at(id).worker, id, "the job is over"});
     DropExecutor(id);
   }
+  // To every worker, since any executor may write until it is gone: what the first one missed the last one finds.
+  std::vector<dag::OutputPlace> unpublished;
+  for (const auto& [sequence, plan] : job.actions)
+    if (plan.output) unpublished.push_back(*plan.output);
   for (WorkerId worker : job.workers_used)
-    if (workers.contains(worker)) Out(FreeSegments{worker, job.id, {}, true});
+    if (workers.contains(worker)) Out(FreeSegments{worker, job.id, {}, true, unpublished});
 
   // What remains is what views show and what a repeated submit asks for.
   JobRun rest;

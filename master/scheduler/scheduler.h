@@ -246,6 +246,7 @@ struct FreeSegments {
   JobId job;
   std::vector<SegmentId> segments;
   bool whole_job = false;
+  std::vector<dag::OutputPlace> discard;  // with whole_job: of a job that failed; when its last executor there is gone
 };  // whole_job: all of the job's
 struct FinishJob {
   JobId job;

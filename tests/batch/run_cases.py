@@ -169,6 +169,11 @@ class Runner:
                     raise Failed(f"exit code {done.returncode}")
                 check_result(job, case, final)
             hidden = left_behind(os.path.dirname(final)) if os.path.isdir(os.path.dirname(final)) else []
+            # On a cluster workers remove it when the last executor is gone, which the client does not wait for.
+            deadline = time.monotonic() + 20
+            while hidden and self.master and time.monotonic() < deadline:
+                time.sleep(0.05)
+                hidden = left_behind(os.path.dirname(final))
             if hidden:
                 raise Failed(f"left behind: {hidden}")
             if case.verify:

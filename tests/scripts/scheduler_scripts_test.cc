@@ -174,6 +174,9 @@ class Script {
       } else if (words[i] == "retire") {
         plan.retired.push_back(StageId{Number(words.at(i + 1))});
         i += 2;
+      } else if (words[i] == "output") {  // output j1 /out: the place of an output of job 1
+        plan.output = dag::OutputPlace{words.at(i + 2), dag::OutputKeyOf(JobId{Number(words.at(i + 1))}, 0) + "-1"};
+        i += 3;
       } else {
         dag::Stage stage;
         stage.output = words[i] == "segment"  ? dag::StageOutput::kSegment
@@ -187,7 +190,7 @@ class Script {
         if (stage.output == dag::StageOutput::kSegment) segment_stages_.insert(stage.id);
         i += 3;
         if (i < words.size() && words[i] == "<")
-          for (++i; i < words.size() && words[i] != ";" && words[i] != "retire"; i += 2) {
+          for (++i; i < words.size() && words[i] != ";" && words[i] != "retire" && words[i] != "output"; i += 2) {
             dag::StageInput input;
             input.stage = StageId{Number(words.at(i + 1))};
             input.pattern = words[i] == "all"      ? dag::InputPattern::kAllToAll
@@ -267,7 +270,8 @@ class Script {
     }
     if (auto* a = std::get_if<FreeSegments>(&action)) {
       std::string text = "free on w" + std::to_string(a->worker.value) + ":";
-      if (a->whole_job) return text + " all of the job's";
+      if (a->whole_job) text += " all of the job's";
+      for (const dag::OutputPlace& output : a->discard) text += ", discard " + output.folder;
       for (SegmentId id : a->segments) text += " " + std::to_string(id.value);
       return text;
     }

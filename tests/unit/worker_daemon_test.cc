@@ -658,6 +658,31 @@ TEST_F(WorkerDaemonTest, ANewMasterGetsTheSegmentsAndNoOldExecutors) {
   EXPECT_TRUE(master_->WaitForBeat([](const wire::Heartbeat& b) { return b.executors() == 0 && b.blocks_bytes() == 0; }));
 }
 
+// Of a job that failed: not before the last executor is gone, which may write until then; also when an earlier life of the worker ran it.
+TEST_F(WorkerDaemonTest, AnEndedJobsUnpublishedOutputIsRemovedBehindItsExecutors) {
+  StartWorker();
+  const std::string hidden = folder() + "/.out.ropewalk-5ca1e-1", other = folder() + "/.out.ropewalk-5ca1e-2";
+  for (const std::string& path : {hidden, other}) {
+    std::filesystem::create_directories(path + "/a");
+    std::ofstream(path + "/a/0.1") << "half";
+  }
+  wire::ToWorker forget;
+  forget.mutable_forget_job()->set_job(kJob.value);
+  forget.mutable_forget_job()->add_discard()->set_folder(folder() + "/out");
+  forget.mutable_forget_job()->mutable_discard(0)->set_key("5ca1e-1");
+  std::uint32_t pid = master_->StartAndGreet(1, "serve", self_);
+  ::kill(static_cast<pid_t>(pid), SIGSTOP);  // it cannot end by itself
+  master_->Order(forget);
+  EXPECT_TRUE(master_->WaitForBeat([](const wire::Heartbeat& b) { return b.executors() == 1; }));
+  EXPECT_TRUE(std::filesystem::exists(hidden));
+  ::kill(static_cast<pid_t>(pid), SIGCONT);
+  EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(hidden); }));
+  EXPECT_TRUE(std::filesystem::exists(other)) << "another action's";
+  forget.mutable_forget_job()->mutable_discard(0)->set_key("5ca1e-2");
+  master_->Order(forget);  // no executor of it is known
+  EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(other); }));
+}
+
 TEST_F(WorkerDaemonTest, ProgressOfRunningTasksRidesOnHeartbeats) {
   StartWorker();
   master_->StartAndGreet(1, "serve", self_);

@@ -288,8 +288,11 @@ void Daemon::OnMasterFrame(const std::string& payload) {
       service_->AllowJob(job, message.allow_job().token());
       return;
     }
-    case wire::ToWorker::kForgetJob:
-      return ForgetJob(JobId{message.forget_job().job()});
+    case wire::ToWorker::kForgetJob: {
+      std::vector<storage::OutputSpec> discard;
+      for (const wire::OutputPlace& place : message.forget_job().discard()) discard.push_back({place.folder(), place.key()});
+      return ForgetJob(JobId{message.forget_job().job()}, std::move(discard));
+    }
     case wire::ToWorker::kStartExecutor:
       return StartExecutor(message.start_executor());
     case wire::ToWorker::kStopExecutor:
@@ -324,12 +327,15 @@ void Daemon::OnMasterFrame(const std::string& payload) {
 
 std::string Daemon::JobFolder(JobId job) const { return options_.state_dir + "/jobs/" + JobName(job); }
 
-void Daemon::ForgetJob(JobId job) {
+void Daemon::ForgetJob(JobId job, std::vector<storage::OutputSpec> discard) {
   service_->ForgetJob(job);
   tokens_.erase(job);
   auto at = jobs_.find(job);
+  // An earlier life of this worker may have started executors that wrote.
+  if (at == jobs_.end() && !discard.empty()) at = jobs_.emplace(job, Job{}).first;
   if (at != jobs_.end()) {
     at->second.forgotten = true;
+    at->second.discard = std::move(discard);
     std::vector<ExecutorId> ids(at->second.executors.begin(), at->second.executors.end());
     // Those that were told to stop are about to end by themselves; the others are told now.
     for (ExecutorId id : ids)
@@ -344,11 +350,14 @@ void Daemon::ForgetJob(JobId job) {
 void Daemon::DropJobIfOver(JobId job) {
   auto at = jobs_.find(job);
   if (at == jobs_.end() || !at->second.forgotten || !at->second.executors.empty()) return;
-  jobs_.erase(at);
   store_->FreeJob(job);  // what the last executor handed over between our order and its end
-  std::error_code error;
-  std::filesystem::remove_all(JobFolder(job), error);
-  if (error) LOG(WARNING) << "cannot remove " << JobFolder(job) << ": " << error.message();
+  janitor_.Do([folder = JobFolder(job), discard = std::move(at->second.discard)] {
+    for (const storage::OutputSpec& output : discard) storage::DiscardOutput(output);
+    std::error_code error;
+    std::filesystem::remove_all(folder, error);
+    if (error) LOG(WARNING) << "cannot remove " << folder << ": " << error.message();
+  });
+  jobs_.erase(at);
 }
 
 }  // namespace ropewalk::worker

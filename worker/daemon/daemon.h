@@ -18,10 +18,12 @@
 #include "base/status.h"
 #include "dag/task.h"
 #include "rpc/event_loop.h"
+#include "storage/output_folder.h"
 #include "worker/blocks/block_service.h"
 #include "worker/blocks/block_store.h"
 #include "worker/blocks/unique_fd.h"
 #include "worker/daemon/executor_checks.h"
+#include "worker/daemon/janitor.h"
 #include "worker/daemon/link.h"
 #include "worker/daemon/output_reader.h"
 #include "worker/daemon/spawner.h"
@@ -74,6 +76,7 @@ class Daemon {
   struct Job {
     std::set<ExecutorId> executors;
     bool forgotten = false;
+    std::vector<storage::OutputSpec> discard;  // when the last executor is gone: until then it may write there
   };
 
   Daemon(rpc::EventLoop& loop, WorkerOptions options, std::string token, std::unique_ptr<Spawner> spawner,
@@ -92,7 +95,7 @@ class Daemon {
   void Send(wire::FromWorker* message);
   void TellDrain();
   void LeaveIfUnneeded();
-  void ForgetJob(JobId job);
+  void ForgetJob(JobId job, std::vector<storage::OutputSpec> discard);
   void DropJobIfOver(JobId job);
   std::string JobFolder(JobId job) const;
 
@@ -134,6 +137,7 @@ class Daemon {
   std::uint64_t output_window_bytes_ = 1u << 20, beats_ = 0, pss_bytes_max_ = 0;
   rpc::EventLoop::TimerId beat_timer_ = 0, silence_timer_ = 0, connect_timer_ = 0, drain_timer_ = 0;
   std::function<void()> left_;  // set while it drains
+  Janitor janitor_;
 
   std::map<JobId, Job> jobs_;
   std::map<JobId, std::string> tokens_;
