@@ -73,7 +73,8 @@ struct ActionPlan {
 std::string OutputKeyOf(JobId job, std::int64_t now_us);
 
 // Proves that the plan is legal: ids unique, inputs earlier in the list and of a fitting output kind, kGather only of
-// kResult/kFiles, kCommit with one task, an output's key harmless in a path, hint lengths right. kInternal with the offending stage otherwise.
+// kResult/kFiles, kCommit with one task, an output's key harmless in a path, hint lengths right. kInternal with the offending stage
+// otherwise.
 Status Check(const ActionPlan& plan);
 
 // The plan for people: one line a stage, indented by depth, with task counts and inputs.
