@@ -1,19 +1,26 @@
-// Keys:  F            the format of the records
+// Keys:  A            there is a file of marks (below)
+//        F            the format of the records
 //        R <be64>     record by sequence number        value = checksum u64 | bytes
 //        S            the snapshot                     value = checksum u64 | upto u64 | state
 //        V <name>     a named value                    value = checksum u64 | bytes
 // Checksums cover the key as well, so a value that turns up under another key is noticed.
+//
+// ACKNOWLEDGED holds two slots {magic, RocksDB's number of the last acknowledged write, XXH3}, written in turn, so that a write of one that
+// is torn leaves the other.
 #include "storage/journal.h"
 
+#include <fcntl.h>
 #include <rocksdb/db.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <mutex>
 #include <utility>
@@ -54,6 +61,14 @@ bool Unguard(std::string_view key, std::string_view value, std::string_view* byt
   return in.ok() && checksum == HashCombine(Checksum64(key), Checksum64(*bytes));
 }
 
+constexpr std::uint64_t kMarkMagic = 0x314b434157505252ull;
+constexpr off_t kMarkSlotBytes = 4096;  // a sector of its own: a torn write of one slot leaves the other alone
+
+struct Mark {
+  std::uint64_t magic = 0, number = 0, checksum = 0;
+  std::uint64_t Checksum() const { return Checksum64(std::string_view(reinterpret_cast<const char*>(this), offsetof(Mark, checksum))); }
+};
+
 std::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
 }  // namespace
@@ -66,8 +81,17 @@ struct Journal::Impl {
     bool done = false;
   };
 
+  ~Impl() {
+    if (mark_fd >= 0) close(mark_fd);
+  }
+
   JournalOptions options;
   std::unique_ptr<rocksdb::DB> db;
+
+  std::mutex mark_mutex;  // guards the next three
+  int mark_fd = -1;
+  int mark_slot = 0;  // of the newest mark
+  std::uint64_t acknowledged = 0;
 
   std::mutex mutex;
   std::condition_variable wake;
@@ -102,7 +126,83 @@ struct Journal::Impl {
   Status Write(rocksdb::WriteBatch* batch, const std::string& doing) {
     rocksdb::WriteOptions write;
     write.sync = true;
-    return Translate(db->Write(write, batch), doing);
+    RETURN_IF_ERROR(Translate(db->Write(write, batch), doing));
+    return Acknowledge();
+  }
+
+  // Everything written so far is synced (each write is, before its number becomes visible).
+  Status Acknowledge() {
+    std::lock_guard lock(mark_mutex);
+    Mark mark{kMarkMagic, db->GetLatestSequenceNumber(), 0};
+    if (mark.number <= acknowledged) return {};  // another thread's mark covers this write
+    mark.checksum = mark.Checksum();
+    mark_slot = 1 - mark_slot;
+    std::string_view bytes(reinterpret_cast<const char*>(&mark), sizeof mark);
+    if (pwrite(mark_fd, bytes.data(), bytes.size(), static_cast<off_t>(mark_slot) * kMarkSlotBytes) != static_cast<ssize_t>(bytes.size()) ||
+        fdatasync(mark_fd) != 0) {
+      Status why = IoError(errno, "STATE05", Name() + ": cannot write how far it was acknowledged");
+      return Status(why.code() == Code::kResourceExhausted ? Code::kResourceExhausted : Code::kUserError,
+                    why.code() == Code::kResourceExhausted ? "STATE05" : "STATE04", why.what(), why.why(), why.fix());
+    }
+    acknowledged = mark.number;
+    return {};
+  }
+
+  // Opens the file of marks; kDataLoss when writes are missing that it names.
+  Status CheckMark() {
+    const std::string path = options.folder + "/ACKNOWLEDGED";
+    mark_fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    const bool missing = mark_fd < 0 && errno == ENOENT;
+    if (missing) {
+      auto marks = Read("A");
+      if (!marks.ok()) return marks.status();
+      if (marks->has_value()) return Damaged(QuotedPath(path) + " is gone");
+      mark_fd = open(path.c_str(), O_RDWR | O_CLOEXEC | O_CREAT, 0600);
+    }
+    if (mark_fd < 0) {
+      Status why = IoError(errno, "STATE04", "cannot open " + QuotedPath(path));
+      return Status(Code::kUserError, why.tag(), why.what(), why.why(), why.fix());
+    }
+    bool any = false, none_written = true;
+    for (int slot : {0, 1}) {
+      Mark mark;
+      ssize_t n = pread(mark_fd, &mark, sizeof mark, static_cast<off_t>(slot) * kMarkSlotBytes);
+      if (n != static_cast<ssize_t>(sizeof mark)) continue;
+      if (mark.magic == 0 && mark.number == 0 && mark.checksum == 0) continue;  // never written
+      none_written = false;
+      if (mark.magic != kMarkMagic || mark.checksum != mark.Checksum()) continue;
+      any = true;
+      if (mark.number >= acknowledged) {
+        acknowledged = mark.number;
+        mark_slot = slot;
+      }
+    }
+    if (!any && !none_written) return Damaged("neither slot of " + QuotedPath(path) + " can be read");
+    const std::uint64_t number = db->GetLatestSequenceNumber();
+    if (number < acknowledged)
+      return Damaged("writes up to number " + std::to_string(acknowledged) + " were acknowledged, and those after " +
+                     std::to_string(number) + " are gone: the end of its log is damaged");
+    if (none_written && ftruncate(mark_fd, 2 * kMarkSlotBytes) != 0) return Damaged("cannot size " + QuotedPath(path));
+    if (none_written) {
+      if (fsync(mark_fd) != 0) return Damaged("cannot sync " + QuotedPath(path));
+      RETURN_IF_ERROR(SyncFolder());
+    }
+    auto marks = Read("A");
+    if (!marks.ok()) return marks.status();
+    if (marks->has_value()) return {};
+    rocksdb::WriteBatch batch;
+    batch.Put("A", Guarded("A", "1"));
+    return Write(&batch, "writing that there are marks");
+  }
+
+  Status SyncFolder() const {
+    int fd = open(options.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool synced = fd >= 0 && fsync(fd) == 0;
+    int error = errno;
+    if (fd >= 0) close(fd);
+    if (synced) return {};
+    Status why = IoError(error, "STATE04", "cannot sync the folder of the " + Name());
+    return Status(Code::kUserError, why.tag(), why.what(), why.why(), why.fix());
   }
 
   // Reads and verifies one key. nullopt: absent.
@@ -184,6 +284,7 @@ Result<std::unique_ptr<Journal>> Journal::Open(JournalOptions options) {
   rocksdb::Status opened = rocksdb::DB::Open(db_options, impl->options.folder, &db);
   impl->db.reset(db);
   if (!opened.ok()) return impl->Translate(opened, "opening");
+  RETURN_IF_ERROR(impl->CheckMark());
   RETURN_IF_ERROR(impl->Begin());
   return std::unique_ptr<Journal>(new Journal(std::move(impl)));
 }

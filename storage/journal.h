@@ -4,7 +4,9 @@
 //   Snapshot(state, upto) → from now on replay starts with `state`; records up to `upto` are dropped in the same atomic write.
 //   Replay           → the snapshot, if there is one, then the records after it, in order and without gaps.
 //
-// Each record carries its own checksum besides RocksDB's (kXXH3), so a flipped bit is an error and never a decision.
+// Each record carries its own checksum besides RocksDB's (kXXH3), so a flipped bit is an error and never a decision. How far writes were
+// acknowledged stands in a small file of its own, synced before a write returns: RocksDB takes damage at the end of its log for a write
+// that a crash tore, and drops it without a word; what was acknowledged and is not there any more is an error here.
 //
 // Owner: the master. One process at a time: a second Open() is refused (STATE01).
 // Thread rule: all methods may be called from any thread.

@@ -276,5 +276,111 @@ TEST_F(JournalTest, FlippedBitsAreNeverConsumed) {
   EXPECT_GT(reported, 0);
 }
 
+// RocksDB takes damage at the end of its log for a torn write and drops the record. Flip each byte of the last records: an acknowledged one
+// is there, or opening fails; never less than was written.
+TEST_F(JournalTest, NoAcknowledgedRecordVanishesWhicheverByteOfTheTailIsFlipped) {
+  Random random(Seed());
+  constexpr std::size_t kRecords = 12;
+  std::uint64_t tail = 0;
+  std::string log;
+  {
+    auto journal = Open();
+    ASSERT_NE(journal, nullptr);
+    auto log_size = [&] {
+      for (const auto& entry : fs::directory_iterator(root_ + "/j"))
+        if (entry.path().extension() == ".log" && entry.file_size() > 0) {
+          log = entry.path().filename();
+          return static_cast<std::uint64_t>(entry.file_size());
+        }
+      return std::uint64_t{0};
+    };
+    for (std::size_t i = 0; i < kRecords; ++i) {
+      if (i + 3 == kRecords) tail = log_size();
+      ASSERT_TRUE(journal->Append("job " + std::to_string(i) + " accepted").ok());
+    }
+    ASSERT_TRUE(journal->Put("epoch", "7").ok());
+    ASSERT_GT(tail, 0u);
+    ASSERT_GT(log_size(), tail + 100);
+  }
+  const std::uint64_t end = fs::file_size(root_ + "/j/" + log);
+  std::size_t refused = 0, flips = 0;
+  auto check = [&](const std::string& what) {
+    auto journal = Journal::Open({root_ + "/copy"});
+    ++flips;
+    if (!journal.ok()) {
+      EXPECT_EQ(journal.status().tag(), "STATE02") << what << ": " << journal.status().ToString();
+      ++refused;
+      journal = Journal::Open({root_ + "/copy"});  // and it stays refused, whatever the first try has tidied up
+      EXPECT_FALSE(journal.ok()) << what;
+      return;
+    }
+    std::size_t found = 0;
+    Status status = (*journal)->Replay(0, [&](std::uint64_t, std::string_view record) {
+      EXPECT_EQ(record, "job " + std::to_string(found++) + " accepted") << what;
+      return Status();
+    });
+    auto epoch = (*journal)->Get("epoch");
+    if (!status.ok() || !epoch.ok()) {
+      ++refused;
+      return;
+    }
+    EXPECT_EQ(found, kRecords) << what << ": acknowledged records vanished";
+    EXPECT_EQ(epoch->value_or("nothing"), "7") << what;
+  };
+  auto flip = [&](const std::string& file, std::uint64_t at) {
+    fs::remove_all(root_ + "/copy");
+    fs::copy(root_ + "/j", root_ + "/copy");
+    std::fstream bytes(root_ + "/copy/" + file, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekg(static_cast<std::streamoff>(at));
+    char byte = static_cast<char>(bytes.get());
+    bytes.seekp(static_cast<std::streamoff>(at));
+    bytes.put(static_cast<char>(byte ^ (1 << random.Below(8))));
+  };
+  for (std::uint64_t at = tail; at < end; ++at) {
+    flip(log, at);
+    check("byte " + std::to_string(at) + " of " + log);
+  }
+  EXPECT_GT(refused, 50u);
+  // The marks themselves: a damaged one never hides a record.
+  for (std::uint64_t at : {0u, 8u, 16u, 4096u, 4104u, 4112u}) {
+    flip("ACKNOWLEDGED", at);
+    check("byte " + std::to_string(at) + " of the marks");
+  }
+  fs::remove_all(root_ + "/copy");
+  fs::copy(root_ + "/j", root_ + "/copy");
+  fs::remove(root_ + "/copy/ACKNOWLEDGED");
+  auto journal = Journal::Open({root_ + "/copy"});
+  ASSERT_FALSE(journal.ok());
+  EXPECT_EQ(journal.status().tag(), "STATE02");
+  std::printf("  %zu flips, %zu refused\n", flips, refused);
+}
+
+// A write that was torn before it was acknowledged is no damage: the log ends in the middle of it.
+TEST_F(JournalTest, ATornWriteThatNobodyWasToldOfIsDropped) {
+  std::string log;
+  std::uint64_t whole = 0;
+  {
+    auto journal = Open();
+    ASSERT_TRUE(journal->Append("one").ok());
+    fs::copy(root_ + "/j/ACKNOWLEDGED", root_ + "/marks");  // as the crash found them
+    for (const auto& entry : fs::directory_iterator(root_ + "/j"))
+      if (entry.path().extension() == ".log" && entry.file_size() > 0) log = entry.path(), whole = entry.file_size();
+    ASSERT_TRUE(journal->Append("two").ok());
+  }
+  const std::uint64_t end = fs::file_size(log);
+  ASSERT_GT(end, whole);
+  for (std::uint64_t size = whole; size <= end; ++size) {
+    fs::remove_all(root_ + "/copy");
+    fs::copy(root_ + "/j", root_ + "/copy");
+    fs::copy_file(root_ + "/marks", root_ + "/copy/ACKNOWLEDGED", fs::copy_options::overwrite_existing);
+    fs::resize_file(root_ + "/copy/" + fs::path(log).filename().string(), size);
+    auto journal = Journal::Open({root_ + "/copy"});
+    ASSERT_TRUE(journal.ok()) << size << ": " << journal.status().ToString();
+    auto all = All(**journal);
+    ASSERT_EQ(all.size(), size == end ? 2u : 1u) << size;
+    EXPECT_EQ(all[1], "one");
+  }
+}
+
 }  // namespace
 }  // namespace ropewalk::storage

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 
 #include "base/bytes.h"
@@ -15,13 +16,17 @@
 namespace ropewalk::blocks {
 namespace {
 
-constexpr std::uint64_t kHelloMagic = 0x314b4c42574b5052ull;  // "RPKWBLK1"
+constexpr std::uint64_t kHelloMagic = 0x324b4c42574b5052ull;  // "RPKWBLK2"
 
 struct FrameHeader {
   std::uint32_t kind = 0, length = 0;
-  std::uint64_t checksum = 0;
+  std::uint64_t checksum = 0;         // of the payload
+  std::uint64_t header_checksum = 0;  // of all before it
+  std::uint64_t Checksum() const {
+    return Checksum64(std::string_view(reinterpret_cast<const char*>(this), offsetof(FrameHeader, header_checksum)));
+  }
 };
-static_assert(sizeof(FrameHeader) == 16);
+static_assert(sizeof(FrameHeader) == 24);
 
 Status Gone(const char* why) { return Status(Code::kUnavailable, "BLK20", "the connection for blocks ended", why); }
 Status Malformed() { return Status(Code::kDataLoss, "BLK22", "a message about blocks is malformed"); }
@@ -120,7 +125,8 @@ Status ReceiveBytesUntil(int fd, std::span<std::byte> out, std::chrono::steady_c
 }
 
 Status SendWireFrame(int fd, WireKind kind, std::string_view payload, int passed_fd, bool more) {
-  FrameHeader header{static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(payload.size()), Checksum64(payload)};
+  FrameHeader header{static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(payload.size()), Checksum64(payload), 0};
+  header.header_checksum = header.Checksum();
   iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(payload.data()), payload.size()}};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
@@ -160,6 +166,7 @@ Result<WireFrame> ReceiveWireFrame(int fd, std::uint32_t bytes_max, std::int64_t
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(whole_ms);
   auto receive = [&](std::span<std::byte> out) { return whole_ms > 0 ? ReceiveBytesUntil(fd, out, until) : ReceiveBytes(fd, out); };
   RETURN_IF_ERROR(receive(std::as_writable_bytes(std::span(&header, 1)).subspan(static_cast<std::size_t>(n))));
+  if (header.header_checksum != header.Checksum()) return Malformed();
   if (header.length > bytes_max)
     return Status(Code::kResourceExhausted, "BLK21", "a message about blocks has " + std::to_string(header.length) + " bytes",
                   "the limit is " + std::to_string(bytes_max));

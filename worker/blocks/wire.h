@@ -5,7 +5,10 @@
 //   service -> reader   proof                                   (or the connection ends)
 //   then any number of  request frame -> response frame [data]
 //
-//   frame = kind u32 | length u32 | XXH3 of the payload u64 | payload
+//   frame = kind u32 | length u32 | XXH3 of the payload u64 | XXH3 of all that u64 | payload
+//
+// A header is proven before its length is believed: a flipped bit in it is damage like any other, and never a frame that is too large or
+// that would be waited for in vain.
 //
 // The proofs are HMACs with the job's token (rpc/frame.h): neither side shows the token to a peer that does not have it.
 //
@@ -27,11 +30,12 @@
 namespace ropewalk::blocks {
 
 enum class WireKind : std::uint32_t {
-  kAdopt = 1,       // Unix only; the sealed memfd travels with it: producer -> SegmentInfo
-  kOpenLocal = 2,   // Unix only: SegmentQuery -> lease id, entries; the segment's descriptor travels with the answer
-  kRelease = 3,     // Unix only, no answer: lease id
-  kOpenRemote = 4,  // SegmentQuery -> entries, then as data the first extents up to window_bytes
-  kRead = 5,        // producer, segment, ranges -> the bytes as data
+  kAdopt = 1,         // Unix only; the sealed memfd travels with it: producer -> SegmentInfo
+  kOpenLocal = 2,     // Unix only: SegmentQuery -> lease id, entries; the segment's descriptor travels with the answer
+  kRelease = 3,       // Unix only, no answer: lease id
+  kOpenRemote = 4,    // SegmentQuery -> entries, then as data the first extents up to window_bytes
+  kRead = 5,          // producer, segment, ranges -> the bytes as data
+  kAdoptDurable = 6,  // as kAdopt; answered when the segment lies synced on the disk
   kOk = 100,
   kError = 101,  // a Status
 };
@@ -67,8 +71,9 @@ Status ReceiveBytes(int fd, std::span<std::byte> out);
 // All of `out` by `until`, however the bytes trickle in: a socket's time-out begins anew with each of them.
 Status ReceiveBytesUntil(int fd, std::span<std::byte> out, std::chrono::steady_clock::time_point until);
 Status SendWireFrame(int fd, WireKind kind, std::string_view payload, int passed_fd = -1, bool more = false);
-// kResourceExhausted (BLK21) for a payload above `bytes_max`, kDataLoss (BLK22) for a damaged one. The time-out bounds the wait for the
-// first bytes; from then on the frame must be whole within `whole_ms` (0: the time-out bounds each wait, nothing bounds their sum).
+// kResourceExhausted (BLK21) for a payload above `bytes_max`, kDataLoss (BLK22) for a damaged header or payload. The time-out bounds the
+// wait for the first bytes; from then on the frame must be whole within `whole_ms` (0: the time-out bounds each wait, nothing bounds their
+// sum).
 Result<WireFrame> ReceiveWireFrame(int fd, std::uint32_t bytes_max, std::int64_t whole_ms = 0);
 void SetTimeouts(int fd, std::int64_t receive_ms, std::int64_t send_ms);
 
