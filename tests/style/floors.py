@@ -36,7 +36,10 @@ FLOOR = {
 # Sideways steps that the architecture allows: includer -> included.
 NEIGHBOURS = {("rpc", "proto"), ("mlrunner", "job")}
 # Libraries of their own within a floor's folder: daemons and cores know each other only as far as it says here.
-LIBRARIES = ["base/sim", "master/scheduler", "master/daemon", "worker/task", "worker/blocks", "worker/daemon", "mlrunner/gpu"]
+LIBRARIES = ["base/sim", "master/scheduler", "master/daemon", "worker/task", "worker/blocks", "worker/daemon"]
+# The rooms of mlrunner, lowest first: a room includes those before it only.
+ROOMS = ["mlrunner/graph", "mlrunner/kernels", "mlrunner/executor"]
+LIBRARIES += [*ROOMS, "mlrunner/collective", "mlrunner/gpu"]
 PUBLIC = ("base", "dag", "job")
 HEAVY = re.compile(r"^(boost/(asio|beast)|rocksdb/|google/protobuf/)|\.pb\.h$")
 IMPURE = re.compile(
@@ -81,6 +84,8 @@ def may_include(source, target):
     if a == b:
         if lib_a == lib_b:
             return ""
+        if lib_a in ROOMS and (lib_b not in ROOMS or ROOMS.index(lib_b) > ROOMS.index(lib_a)):
+            return f"{lib_b} does not lie below {lib_a}"
         if lib_b.endswith("/daemon"):
             return f"{lib_b} is on top of its floor: nothing beside it includes it"
         if lib_a == "base" or (lib_a, lib_b) == ("worker/blocks", "worker/task"):
@@ -102,6 +107,8 @@ def heavy_allowed(path, included):
         top == "rpc" or lib in ("master/daemon", "worker/daemon") or (top == "tests" and path.endswith(".cc"))
     ):
         return "Asio and Beast are included by rpc/ and by the daemons only"
+    if re.match(r"dnnl|oneapi/dnnl", included) and not (lib == "mlrunner/kernels" and path.endswith(".cc")):
+        return "oneDNN headers are included by .cc files of mlrunner/kernels only"
     if included.endswith(".pb.h") and not path.endswith(".cc") and top != "tests":
         return "generated message headers are included by .cc files only"
     return ""

@@ -1,0 +1,61 @@
+#include "mlrunner/graph/infer.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace ropewalk::mlrunner {
+
+Status Misfit(const InferContext& c, std::string why, std::string fix) {
+  std::string what = fmt::format("{} of ", c.op.def->name);
+  for (std::size_t i = 0; i < c.in.size(); ++i) {
+    what += fmt::format("{}{} {}", i == 0 ? "" : i + 1 == c.in.size() ? " and " : ", ", c.Show(i), Name(c.in[i].dtype));
+  }
+  return Status(Code::kInvalid, "GRAPH01", std::move(what), std::move(why), std::move(fix));
+}
+
+Result<Types> InferLikeFirst(const InferContext& c) { return Types{c.in.at(0)}; }
+
+Result<Types> InferFloatUnary(const InferContext& c) {
+  if (!IsFloat(c.in.at(0).dtype)) return Misfit(c, "it takes a floating-point tensor", "Cast it first");
+  return Types{c.in[0]};
+}
+
+Result<Types> InferBroadcast(const InferContext& c) {
+  TensorType result = c.in.at(0);
+  for (const TensorType& in : c.in) {
+    if (in.dtype != result.dtype) return Misfit(c, "element types differ", "Cast one of them");
+    auto shape = Broadcast(result.shape, in.shape);
+    if (!shape) return Misfit(c, "the shapes do not broadcast: from the right, dimensions must be equal or 1");
+    result.shape = *std::move(shape);
+  }
+  if (SizeOf(result.dtype) == 0) return Misfit(c, "tokens hold no numbers");
+  return Types{result};
+}
+
+Result<Types> InferCompare(const InferContext& c) {
+  ASSIGN_OR_RETURN(Types types, InferBroadcast(c));
+  types[0].dtype = Dtype::kBool;
+  return types;
+}
+
+Result<Types> InferFromAttributes(const InferContext& c) {
+  return Types{{static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)), c.op.attrs.ShapeOf(Attr::kShape)}};
+}
+
+int Axis(std::int64_t axis, std::size_t rank) {
+  std::int64_t from_front = axis < 0 ? axis + static_cast<std::int64_t>(rank) : axis;
+  return from_front < 0 || from_front >= static_cast<std::int64_t>(rank) ? -1 : static_cast<int>(from_front);
+}
+
+std::vector<int> Axes(const Op& op, std::size_t rank) {
+  std::vector<int> axes;
+  for (std::int64_t axis : op.attrs.Ints(Attr::kAxes)) axes.push_back(Axis(axis, rank));
+  if (axes.empty()) {
+    for (std::size_t i = 0; i < rank; ++i) axes.push_back(static_cast<int>(i));
+  }
+  std::sort(axes.begin(), axes.end());
+  return axes;
+}
+
+}  // namespace ropewalk::mlrunner

@@ -1,0 +1,29 @@
+// Helpers of the op definitions: errors that show the shapes, and the common inference rules.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mlrunner/graph/op_def.h"
+
+namespace ropewalk::mlrunner {
+
+using Types = std::vector<TensorType>;
+
+// "MatMul of (128, 784) f32 and (512, 10) f32", with the reason.
+Status Misfit(const InferContext& c, std::string why, std::string fix = "");
+
+Result<Types> InferLikeFirst(const InferContext& c);       // the type of input 0
+Result<Types> InferFloatUnary(const InferContext& c);      // input 0, which must be floating
+Result<Types> InferBroadcast(const InferContext& c);       // all inputs of one dtype; shapes broadcast
+Result<Types> InferCompare(const InferContext& c);         // the same, to bool
+Result<Types> InferFromAttributes(const InferContext& c);  // dtype and shape from the attributes
+
+// The axis counted from the front; -1 when it is out of range.
+int Axis(std::int64_t axis, std::size_t rank);
+// All reduced axes, sorted, from kAxes (empty: all).
+std::vector<int> Axes(const Op& op, std::size_t rank);
+
+}  // namespace ropewalk::mlrunner

@@ -1,0 +1,113 @@
+// The functions of the maths on values of a graph: h = Relu(MatMul(x, w) + b).
+//
+// Shapes are in the comments; `...` are equal leading dimensions. Elementwise functions broadcast as numpy does. A number on one side takes
+// the element type of the other.
+//
+// Thread rule: as the builder's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "mlrunner/graph/builder.h"
+
+namespace ropewalk::mlrunner {
+
+// --- elementwise ---
+Value operator+(Arg a, Arg b);
+Value operator-(Arg a, Arg b);
+Value operator*(Arg a, Arg b);
+Value operator/(Arg a, Arg b);
+Value operator-(Arg a);
+Value Maximum(Arg a, Arg b);
+Value Minimum(Arg a, Arg b);
+Value Pow(Arg a, Arg b);
+Value Exp(Arg a);
+Value Log(Arg a);
+Value Sqrt(Arg a);
+Value Rsqrt(Arg a);
+Value Tanh(Arg a);
+Value Sigmoid(Arg a);
+Value Erf(Arg a);
+Value Sin(Arg a);
+Value Cos(Arg a);
+Value Abs(Arg a);
+Value Sign(Arg a);
+Value Relu(Arg a);
+Value Gelu(Arg a);  // the tanh form, as GPT-2 has it
+Value Square(Arg a);
+Value Less(Arg a, Arg b);     // bool
+Value Greater(Arg a, Arg b);  // bool
+Value Equal(Arg a, Arg b);    // bool
+Value IsFinite(Arg a);        // bool
+Value Select(Arg condition, Arg a, Arg b);
+Value Cast(Arg a, Dtype dtype);
+Value StopGradient(Arg a);
+Value Identity(Builder& b, const Value& a);  // the same value, as one of `b`
+
+// --- shapes ---
+Value Reshape(Arg a, Shape shape);
+Value Transpose(Arg a, std::vector<std::int64_t> permutation = {});  // empty: the last two dimensions change places
+Value BroadcastTo(Arg a, Shape shape);
+Value SliceAxis(Arg a, int axis, Dim begin, Dim end);
+Value PadAxis(Arg a, int axis, Dim low, Dim high);  // with zeros
+Value Concat(const std::vector<Value>& parts, int axis, Location where = {});
+Value At(Arg stack, Arg index);                // (n, ...), i64 scalar -> (...)
+Value SetAt(Arg stack, Arg index, Arg value);  // the stack with that row replaced
+
+// --- made from nothing ---
+Value Fill(Builder& b, double value, Dtype dtype, Shape shape);
+Value Constant(Builder& b, Literal literal);
+Value Iota(Builder& b, Dtype dtype, Dim count);   // 0, 1, 2, ...
+Value DimSize(Builder& b, Dim dim, Dtype dtype);  // the number that a dimension has in this run
+// Uniform in [0, 1). `sample_dim`: the dimension that counts samples; numbers depend on the sample's global index and the element's place
+// in its logical tensor, not on how samples and elements are spread over ranks. -1: none.
+// `key`: an integer scalar that tells draws apart, where one op is run several times in a step (the round of a while).
+Value RandomUniform(Builder& b, Dtype dtype, Shape shape, int sample_dim = 0, const Value& key = {});
+Value Dropout(Arg a, double rate, int sample_dim = 0);
+
+// --- reductions; axes may be negative; empty: all ---
+Value ReduceSum(Arg a, std::vector<std::int64_t> axes = {}, bool keep_dims = false);
+Value ReduceMax(Arg a, std::vector<std::int64_t> axes = {}, bool keep_dims = false);
+Value Mean(Arg a, std::vector<std::int64_t> axes = {}, bool keep_dims = false);
+Value ArgMax(Arg a, int axis = -1);  // i64; the first of equals
+Value SumTo(Arg a, Shape shape);     // the sum over what broadcasting from `shape` would repeat
+
+// --- products ---
+// (..., M, K) x (..., K, N) -> (..., M, N); the leading dimensions broadcast. The flags read an operand transposed.
+Value MatMul(Arg a, Arg b, bool transpose_a = false, bool transpose_b = false);
+struct Conv2DOptions {
+  std::vector<std::int64_t> stride = {1, 1};
+  std::vector<std::int64_t> padding = {0, 0};  // on both sides
+};
+Value Conv2D(Arg x, Arg w, Conv2DOptions options = {});            // (N, C, H, W) x (K, C, R, S) -> (N, K, P, Q)
+Value MaxPool2D(Arg x, std::int64_t kernel, std::int64_t stride);  // (N, C, H, W)
+Value AvgPool2D(Arg x, std::int64_t kernel, std::int64_t stride);
+
+// --- rows ---
+Value Gather(Arg table, Arg indices);                   // (V, ...), i (n...) -> (n..., ...); its gradient is IndexedRows
+Value ScatterAdd(Arg indices, Arg rows, Dim num_rows);  // (n), (n, ...) -> (num_rows, ...)
+Value OneHot(Arg indices, Dim depth, Dtype dtype);      // (n...) -> (n..., depth)
+
+// --- fused; each has a primitive form ---
+Value Softmax(Arg a);  // over the last dimension
+Value LogSoftmax(Arg a);
+Value CrossEntropy(Arg logits, Arg labels);                         // (..., C), i (...) -> (...): -log softmax(logits)[label]
+Value LayerNorm(Arg x, Arg gain, Arg bias, double epsilon = 1e-5);  // over the last dimension
+
+// --- control flow; bodies are functional, values from around them are captured ---
+using Vars = std::vector<Value>;
+// At most `bound` rounds (gradients keep that many versions of the variables). Gives the variables and, last, the number of rounds (i64).
+Vars While(Vars init, std::int64_t bound, const std::function<Value(Builder&, const Vars&)>& condition,
+           const std::function<Vars(Builder&, const Vars&)>& body);
+Vars Cond(Value condition, const std::function<Vars(Builder&)>& then, const std::function<Vars(Builder&)>& otherwise);
+
+// --- ranks; `channel` orders them, `group` names the mesh axis ---
+Value AllReduce(Arg a, StateId channel, std::string group);                // the sum
+Value AllGather(Arg a, StateId channel, std::string group, int axis);      // parts side by side
+Value ReduceScatter(Arg a, StateId channel, std::string group, int axis);  // the sum, cut
+void Send(Arg a, StateId channel, std::int64_t peer, std::string key);
+Value Recv(Builder& b, TensorType type, StateId channel, std::int64_t peer, std::string key);
+
+}  // namespace ropewalk::mlrunner

@@ -1,0 +1,185 @@
+// Definitions of reductions, products, convolutions, pooling and rows.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "mlrunner/graph/infer.h"
+#include "mlrunner/graph/maths.h"
+#include "mlrunner/graph/ops.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+using Gradients = std::vector<Gradient>;
+Value G(const GradientContext& c) { return c.grads[0].Dense(); }
+Gradients NoGradient(const GradientContext& c) { return Gradients(c.in.size()); }
+
+Result<Types> InferReduce(const InferContext& c) {
+  std::vector<int> axes = Axes(c.op, c.in[0].shape.size());
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i] < 0 || (i > 0 && axes[i] == axes[i - 1])) return Misfit(c, "the axes must be different ones of the tensor");
+  }
+  bool keep = c.op.attrs.Int(Attr::kKeepDims) != 0;
+  Types types{{c.in[0].dtype, {}}};
+  for (std::size_t d = 0; d < c.in[0].shape.size(); ++d) {
+    bool reduced = std::find(axes.begin(), axes.end(), static_cast<int>(d)) != axes.end();
+    if (!reduced) types[0].shape.push_back(c.in[0].shape[d]);
+    if (reduced && keep) types[0].shape.emplace_back(1);
+  }
+  return types;
+}
+// Of a reduction's result: the shape with the reduced axes kept as 1.
+Shape Kept(const GradientContext& c) {
+  Shape shape = c.in[0].shape();
+  for (int axis : Axes(c.op, shape.size())) shape[axis] = 1;
+  return shape;
+}
+Gradients ReduceSumGradient(const GradientContext& c) { return {BroadcastTo(Reshape(G(c), Kept(c)), c.in[0].shape())}; }
+// Equal maxima share the gradient.
+Gradients ReduceMaxGradient(const GradientContext& c) {
+  Value mask = Cast(Equal(c.in[0], Reshape(c.out[0], Kept(c))), c.in[0].dtype());
+  Value count = ReduceSum(mask, c.op.attrs.Ints(Attr::kAxes), true);
+  return {mask * (Reshape(G(c), Kept(c)) / count)};
+}
+Result<Types> InferArgMax(const InferContext& c) {
+  int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
+  if (axis < 0) return Misfit(c, "there is no such axis");
+  Types types{{Dtype::kI64, c.in[0].shape}};
+  types[0].shape.erase(types[0].shape.begin() + axis);
+  return types;
+}
+
+Result<Types> InferMatMul(const InferContext& c) {
+  if (c.in[0].dtype != c.in[1].dtype) return Misfit(c, "element types differ", "Cast one of them");
+  if (!IsFloat(c.in[0].dtype)) return Misfit(c, "it multiplies floating-point tensors");
+  Shape a = c.in[0].shape, b = c.in[1].shape;
+  if (a.size() < 2 || b.size() < 2) return Misfit(c, "it takes matrices", "Reshape vectors to (n, 1) or (1, n)");
+  if (c.op.attrs.Int(Attr::kTransposeA)) std::swap(a[a.size() - 1], a[a.size() - 2]);
+  if (c.op.attrs.Int(Attr::kTransposeB)) std::swap(b[b.size() - 1], b[b.size() - 2]);
+  Dim m = a[a.size() - 2], k = a.back(), k2 = b[b.size() - 2], n = b.back();
+  if (k != k2) {
+    return Misfit(c, fmt::format("the inner dimensions {} and {} differ", k.ToString(c.symbols), k2.ToString(c.symbols)));
+  }
+  a.resize(a.size() - 2);
+  b.resize(b.size() - 2);
+  auto leading = Broadcast(a, b);
+  if (!leading) return Misfit(c, "the leading dimensions do not broadcast");
+  leading->push_back(m);
+  leading->push_back(n);
+  return Types{{c.in[0].dtype, *leading}};
+}
+Gradients MatMulGradient(const GradientContext& c) {
+  bool ta = c.op.attrs.Int(Attr::kTransposeA) != 0, tb = c.op.attrs.Int(Attr::kTransposeB) != 0;
+  const Value &a = c.in[0], &b = c.in[1];
+  Value g = G(c);
+  Value da = ta ? MatMul(b, g, tb, true) : MatMul(g, b, false, !tb);
+  Value db = tb ? MatMul(g, a, true, ta) : MatMul(a, g, !ta, false);
+  return {SumTo(da, a.shape()), SumTo(db, b.shape())};
+}
+
+// Output length of a window that slides over a padded axis.
+std::int64_t Windows(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+  return (size + 2 * padding - kernel) / stride + 1;
+}
+Result<Types> InferConv2D(const InferContext& c) {
+  const Shape &x = c.in[0].shape, &w = c.in[1].shape;
+  if (c.in[0].dtype != c.in[1].dtype || !IsFloat(c.in[0].dtype)) return Misfit(c, "it takes two tensors of one floating-point type");
+  if (x.size() != 4 || w.size() != 4) return Misfit(c, "it takes (N, C, H, W) and (K, C, R, S)");
+  if (x[1] != w[1]) return Misfit(c, "the numbers of channels differ");
+  std::vector<std::int64_t> stride = c.op.attrs.Ints(Attr::kStrides), padding = c.op.attrs.Ints(Attr::kPadding);
+  Types types{{c.in[0].dtype, {x[0], w[0], 0, 0}}};
+  for (int i = 0; i < 2; ++i) {
+    if (!x[2 + i].IsConstant() || !w[2 + i].IsConstant()) return Misfit(c, "heights and widths must be numbers, not symbols");
+    if (*x[2 + i].Constant() + 2 * padding[i] < *w[2 + i].Constant()) return Misfit(c, "the kernel is larger than the padded image");
+    types[0].shape[2 + i] = Windows(*x[2 + i].Constant(), *w[2 + i].Constant(), stride[i], padding[i]);
+  }
+  return types;
+}
+Value ConvOp(const GradientContext& c, const OpDef& def, const Value& a, const Value& b, const Shape& shape) {
+  Attributes attrs{{Attr::kStrides, c.op.attrs.Ints(Attr::kStrides)}, {Attr::kPadding, c.op.attrs.Ints(Attr::kPadding)}};
+  if (&def != &kConv2D) {
+    attrs.Set(Attr::kShape, shape);
+    attrs.Set(Attr::kDtype, static_cast<std::int64_t>(a.dtype()));
+  }
+  return c.b.EmitOne(def, {a, b}, attrs, c.op.provenance.where);
+}
+// A convolution is linear in each argument, and so are the two others that it is the adjoint of; the three are each other's gradients.
+Gradients Conv2DGradient(const GradientContext& c) {
+  return {ConvOp(c, kConv2DInputGrad, G(c), c.in[1], c.in[0].shape()), ConvOp(c, kConv2DWeightGrad, c.in[0], G(c), c.in[1].shape())};
+}
+Gradients Conv2DInputGradGradient(const GradientContext& c) {  // (g, w) -> dx
+  return {ConvOp(c, kConv2D, G(c), c.in[1], {}), ConvOp(c, kConv2DWeightGrad, G(c), c.in[0], c.in[1].shape())};
+}
+Gradients Conv2DWeightGradGradient(const GradientContext& c) {  // (x, g) -> dw
+  return {ConvOp(c, kConv2DInputGrad, c.in[1], G(c), c.in[0].shape()), ConvOp(c, kConv2D, c.in[0], G(c), {})};
+}
+
+Result<Types> InferPool(const InferContext& c) {
+  const Shape& x = c.in[0].shape;
+  if (x.size() != 4 || !IsFloat(c.in[0].dtype)) return Misfit(c, "it takes a floating-point (N, C, H, W)");
+  std::int64_t kernel = c.op.attrs.Int(Attr::kKernel), stride = c.op.attrs.Int(Attr::kStep);
+  Types types{{c.in[0].dtype, {x[0], x[1], 0, 0}}};
+  for (int i = 2; i < 4; ++i) {
+    if (!x[i].IsConstant() || *x[i].Constant() < kernel) return Misfit(c, "heights and widths must be numbers, at least the kernel's");
+    types[0].shape[i] = Windows(*x[i].Constant(), kernel, stride, 0);
+  }
+  return types;
+}
+Attributes PoolAttrs(const GradientContext& c) {
+  return {{Attr::kKernel, c.op.attrs.Int(Attr::kKernel)}, {Attr::kStep, c.op.attrs.Int(Attr::kStep)}};
+}
+Gradients MaxPoolGradient(const GradientContext& c) { return {c.b.EmitOne(kMaxPool2DGrad, {c.in[0], G(c)}, PoolAttrs(c))}; }
+Gradients AvgPoolGradient(const GradientContext& c) {
+  Attributes attrs = PoolAttrs(c);
+  attrs.Set(Attr::kShape, c.in[0].shape());
+  attrs.Set(Attr::kDtype, static_cast<std::int64_t>(c.in[0].dtype()));
+  return {c.b.EmitOne(kAvgPool2DGrad, {G(c)}, attrs)};
+}
+Gradients AvgPoolGradGradient(const GradientContext& c) { return {c.b.EmitOne(kAvgPool2D, {G(c)}, PoolAttrs(c))}; }
+
+Result<Types> InferGather(const InferContext& c) {
+  if (c.in[0].shape.empty() || !IsInteger(c.in[1].dtype)) return Misfit(c, "it takes a table and integer indices");
+  Types types{{c.in[0].dtype, c.in[1].shape}};
+  types[0].shape.insert(types[0].shape.end(), c.in[0].shape.begin() + 1, c.in[0].shape.end());
+  return types;
+}
+Gradients GatherGradient(const GradientContext& c) {
+  Dim n = NumElements(c.in[1].shape());
+  Shape rows{n};
+  rows.insert(rows.end(), c.in[0].shape().begin() + 1, c.in[0].shape().end());
+  return {IndexedRows{Reshape(c.in[1], {n}), Reshape(G(c), rows), c.in[0].shape()[0]}, Gradient()};
+}
+Result<Types> InferScatterAdd(const InferContext& c) {
+  if (!IsInteger(c.in[0].dtype) || c.in[0].shape.size() != 1 || c.in[1].shape.empty() || c.in[1].shape[0] != c.in[0].shape[0]) {
+    return Misfit(c, "it takes n integer indices and n rows");
+  }
+  Types types{c.in[1]};
+  types[0].shape[0] = c.op.attrs.DimOf(Attr::kDim);
+  return types;
+}
+Gradients ScatterAddGradient(const GradientContext& c) { return {Gradient(), Gather(G(c), c.in[0])}; }
+Result<Types> InferOneHot(const InferContext& c) {
+  if (!IsInteger(c.in[0].dtype)) return Misfit(c, "it takes integers");
+  Types types{{static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)), c.in[0].shape}};
+  types[0].shape.push_back(c.op.attrs.DimOf(Attr::kDim));
+  return types;
+}
+
+}  // namespace
+
+const OpDef kReduceSum{"ReduceSum", 1, 1, InferReduce, ReduceSumGradient, nullptr, {}};
+const OpDef kReduceMax{"ReduceMax", 1, 1, InferReduce, ReduceMaxGradient, nullptr, {}};
+const OpDef kArgMax{"ArgMax", 1, 1, InferArgMax, NoGradient, nullptr, {}};
+const OpDef kMatMul{"MatMul", 2, 1, InferMatMul, MatMulGradient, nullptr, {}};
+const OpDef kConv2D{"Conv2D", 2, 1, InferConv2D, Conv2DGradient, nullptr, {}};
+const OpDef kConv2DInputGrad{"Conv2DInputGrad", 2, 1, InferFromAttributes, Conv2DInputGradGradient, nullptr, {}};
+const OpDef kConv2DWeightGrad{"Conv2DWeightGrad", 2, 1, InferFromAttributes, Conv2DWeightGradGradient, nullptr, {}};
+const OpDef kMaxPool2D{"MaxPool2D", 1, 1, InferPool, MaxPoolGradient, nullptr, {}};
+const OpDef kMaxPool2DGrad{"MaxPool2DGrad", 2, 1, InferLikeFirst, nullptr, nullptr, {}};
+const OpDef kAvgPool2D{"AvgPool2D", 1, 1, InferPool, AvgPoolGradient, nullptr, {}};
+const OpDef kAvgPool2DGrad{"AvgPool2DGrad", 1, 1, InferFromAttributes, AvgPoolGradGradient, nullptr, {}};
+const OpDef kGather{"Gather", 2, 1, InferGather, GatherGradient, nullptr, {}};
+const OpDef kScatterAdd{"ScatterAdd", 2, 1, InferScatterAdd, ScatterAddGradient, nullptr, {}};
+const OpDef kOneHot{"OneHot", 1, 1, InferOneHot, NoGradient, nullptr, {}};
+
+}  // namespace ropewalk::mlrunner

@@ -1,0 +1,203 @@
+// Definitions of ops that move, cut and make elements, and of states.
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "mlrunner/graph/infer.h"
+#include "mlrunner/graph/maths.h"
+#include "mlrunner/graph/ops.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+using Gradients = std::vector<Gradient>;
+Value G(const GradientContext& c) { return c.grads[0].Dense(); }
+Gradients NoGradient(const GradientContext& c) { return Gradients(c.in.size()); }
+
+Result<Types> InferFirstVersion(const InferContext&) { return Types{{Dtype::kToken, {}}}; }
+Result<Types> InferRead(const InferContext& c) {
+  if (c.in[0].dtype != Dtype::kToken) return Misfit(c, "a state is read at a version, which is a token");
+  return InferFromAttributes(c);
+}
+Result<Types> InferAssign(const InferContext& c) {
+  if (c.in[0].dtype != Dtype::kToken) return Misfit(c, "a state is assigned after a version, which is a token");
+  return Types{{Dtype::kToken, {}}};
+}
+Gradients IdentityGradient(const GradientContext& c) { return {G(c)}; }
+
+Result<Types> InferCustomGradient(const InferContext& c) {
+  auto inputs = static_cast<std::size_t>(c.op.attrs.Int(Attr::kCount));
+  return Types(c.in.begin() + static_cast<std::ptrdiff_t>(inputs), c.in.end());
+}
+Gradients CustomGradientGradient(const GradientContext& c) {
+  Gradients all(c.in.size());
+  const Builder::GradientFn* fn = c.b.CustomGradientOf(c.op.attrs.Int(Attr::kKey));
+  if (fn == nullptr) {
+    c.b.Fail(Status(Code::kInvalid, "GRAPH06", "a custom gradient of a graph that is already finished",
+                    "its rule is a function of the builder that made it", "call Grad before Finish"));
+    return all;
+  }
+  auto inputs = static_cast<std::size_t>(c.op.attrs.Int(Attr::kCount));
+  GradientContext inner{c.b, c.op, {c.in.begin(), c.in.begin() + static_cast<std::ptrdiff_t>(inputs)}, c.out, c.grads};
+  Gradients given = (*fn)(inner);
+  given.resize(inputs);
+  std::move(given.begin(), given.end(), all.begin());
+  return all;
+}
+
+Result<Types> InferReshape(const InferContext& c) {
+  Shape shape = c.op.attrs.ShapeOf(Attr::kShape);
+  if (NumElements(shape) != NumElements(c.in[0].shape)) {
+    return Misfit(c, fmt::format("the new shape {} has {} elements, the old one {}", ToString(shape, c.symbols),
+                                 NumElements(shape).ToString(c.symbols), NumElements(c.in[0].shape).ToString(c.symbols)));
+  }
+  return Types{{c.in[0].dtype, shape}};
+}
+Gradients ReshapeGradient(const GradientContext& c) { return {Reshape(G(c), c.in[0].shape())}; }
+
+Result<Types> InferTranspose(const InferContext& c) {
+  std::vector<std::int64_t> order = c.op.attrs.Ints(Attr::kPermutation);
+  std::vector<std::int64_t> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  bool fits = sorted.size() == c.in[0].shape.size();
+  for (std::size_t i = 0; fits && i < sorted.size(); ++i) fits = sorted[i] == static_cast<std::int64_t>(i);
+  if (!fits) return Misfit(c, "the permutation must name each dimension once");
+  Shape shape;
+  for (std::int64_t axis : order) shape.push_back(c.in[0].shape[axis]);
+  return Types{{c.in[0].dtype, shape}};
+}
+Gradients TransposeGradient(const GradientContext& c) {
+  std::vector<std::int64_t> order = c.op.attrs.Ints(Attr::kPermutation), inverse(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) inverse[order[i]] = static_cast<std::int64_t>(i);
+  return {Transpose(G(c), inverse)};
+}
+
+Result<Types> InferBroadcastTo(const InferContext& c) {
+  Shape shape = c.op.attrs.ShapeOf(Attr::kShape);
+  if (Broadcast(c.in[0].shape, shape) != shape) return Misfit(c, "it does not broadcast to " + ToString(shape, c.symbols));
+  return Types{{c.in[0].dtype, shape}};
+}
+Gradients BroadcastToGradient(const GradientContext& c) { return {SumTo(G(c), c.in[0].shape())}; }
+
+Result<Types> InferSlice(const InferContext& c) {
+  int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
+  if (axis < 0) return Misfit(c, "there is no such axis");
+  Dim begin = c.op.attrs.DimOf(Attr::kBegin), end = c.op.attrs.DimOf(Attr::kEnd), size = c.in[0].shape[axis];
+  Dim count = end - begin, left = size - end;
+  if ((count.Constant() && *count.Constant() < 0) || (begin.Constant() && *begin.Constant() < 0) ||
+      (left.Constant() && *left.Constant() < 0)) {
+    return Misfit(c, fmt::format("[{}, {}) does not lie in axis {} of {}", begin.ToString(c.symbols), end.ToString(c.symbols), axis,
+                                 size.ToString(c.symbols)));
+  }
+  Types types{c.in[0]};
+  types[0].shape[axis] = count;
+  return types;
+}
+Gradients SliceGradient(const GradientContext& c) {
+  int axis = static_cast<int>(c.op.attrs.Int(Attr::kAxis));
+  return {PadAxis(G(c), axis, c.op.attrs.DimOf(Attr::kBegin), c.in[0].shape()[axis] - c.op.attrs.DimOf(Attr::kEnd))};
+}
+
+Result<Types> InferPad(const InferContext& c) {
+  int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
+  if (axis < 0) return Misfit(c, "there is no such axis");
+  Types types{c.in[0]};
+  types[0].shape[axis] = types[0].shape[axis] + c.op.attrs.DimOf(Attr::kLow) + c.op.attrs.DimOf(Attr::kHigh);
+  return types;
+}
+Gradients PadGradient(const GradientContext& c) {
+  int axis = static_cast<int>(c.op.attrs.Int(Attr::kAxis));
+  Dim low = c.op.attrs.DimOf(Attr::kLow);
+  return {SliceAxis(G(c), axis, low, low + c.in[0].shape()[axis])};
+}
+
+Result<Types> InferConcat(const InferContext& c) {
+  if (c.in.empty()) return Misfit(c, "it takes at least one tensor");
+  Types types{c.in[0]};
+  int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
+  if (axis < 0) return Misfit(c, "there is no such axis");
+  for (std::size_t i = 1; i < c.in.size(); ++i) {
+    if (c.in[i].dtype != c.in[0].dtype) return Misfit(c, "element types differ", "Cast one of them");
+    Shape other = c.in[i].shape;
+    bool fits = other.size() == c.in[0].shape.size();
+    for (std::size_t d = 0; fits && d < other.size(); ++d) fits = static_cast<int>(d) == axis || other[d] == c.in[0].shape[d];
+    if (!fits) return Misfit(c, fmt::format("dimensions other than axis {} must be equal", axis));
+    types[0].shape[axis] = types[0].shape[axis] + other[axis];
+  }
+  return types;
+}
+Gradients ConcatGradient(const GradientContext& c) {
+  Gradients grads;
+  int axis = static_cast<int>(c.op.attrs.Int(Attr::kAxis));
+  Dim begin = 0;
+  for (const Value& in : c.in) {
+    Dim end = begin + in.shape()[axis];
+    grads.emplace_back(SliceAxis(G(c), axis, begin, end));
+    begin = end;
+  }
+  return grads;
+}
+
+bool IsIndex(const TensorType& type) { return IsInteger(type.dtype) && type.shape.empty(); }
+Result<Types> InferAt(const InferContext& c) {
+  if (c.in[0].shape.empty() || !IsIndex(c.in[1])) return Misfit(c, "it takes a stack and an integer scalar");
+  return Types{{c.in[0].dtype, Shape(c.in[0].shape.begin() + 1, c.in[0].shape.end())}};
+}
+Gradients AtGradient(const GradientContext& c) {
+  return {SetAt(Fill(c.b, 0, c.in[0].dtype(), c.in[0].shape()), c.in[1], G(c)), Gradient()};
+}
+Result<Types> InferSetAt(const InferContext& c) {
+  ASSIGN_OR_RETURN(Types row, InferAt(c));
+  if (row[0] != c.in[2]) return Misfit(c, "the new row must be as a row of the stack");
+  return Types{c.in[0]};
+}
+Gradients SetAtGradient(const GradientContext& c) {
+  Value zero_row = Fill(c.b, 0, c.in[2].dtype(), c.in[2].shape());
+  return {SetAt(G(c), c.in[1], zero_row), Gradient(), At(G(c), c.in[1])};
+}
+
+Result<Types> InferConstant(const InferContext& c) {
+  const Literal& literal = *c.op.attrs.LiteralOf(Attr::kLiteral);
+  return Types{{literal.dtype, Shape(literal.dims.begin(), literal.dims.end())}};
+}
+Result<Types> InferIota(const InferContext& c) {
+  return Types{{static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)), {c.op.attrs.DimOf(Attr::kDim)}}};
+}
+Result<Types> InferDimSize(const InferContext& c) { return Types{{static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)), {}}}; }
+
+Result<Types> InferBucket(const InferContext& c) {
+  Dim total = 0;
+  for (const TensorType& in : c.in) {
+    if (in.dtype != c.in[0].dtype) return Misfit(c, "a bucket holds one element type");
+    total = total + NumElements(in.shape);
+  }
+  return Types{{c.in.at(0).dtype, {total}}};
+}
+
+}  // namespace
+
+const OpDef kInput{"Input", 0, 1, InferFromAttributes, nullptr, nullptr, {.source = true}};
+const OpDef kFirstVersion{"FirstVersion", 0, 1, InferFirstVersion, nullptr, nullptr, {.source = true}};
+const OpDef kRead{"Read", 1, 1, InferRead, NoGradient, nullptr, {}};
+const OpDef kAssign{"Assign", 2, 1, InferAssign, nullptr, nullptr, {}};
+const OpDef kIdentity{"Identity", 1, 1, InferLikeFirst, IdentityGradient, nullptr, {.view = true}};
+const OpDef kStopGradient{"StopGradient", 1, 1, InferLikeFirst, NoGradient, nullptr, {.view = true}};
+const OpDef kCustomGradient{"CustomGradient", -1, -1, InferCustomGradient, CustomGradientGradient, nullptr, {}};
+const OpDef kReshape{"Reshape", 1, 1, InferReshape, ReshapeGradient, nullptr, {.view = true}};
+const OpDef kTranspose{"Transpose", 1, 1, InferTranspose, TransposeGradient, nullptr, {}};
+const OpDef kBroadcastTo{"BroadcastTo", 1, 1, InferBroadcastTo, BroadcastToGradient, nullptr, {}};
+const OpDef kSlice{"Slice", 1, 1, InferSlice, SliceGradient, nullptr, {}};
+const OpDef kPad{"Pad", 1, 1, InferPad, PadGradient, nullptr, {}};
+const OpDef kConcat{"Concat", -1, 1, InferConcat, ConcatGradient, nullptr, {}};
+const OpDef kAt{"At", 2, 1, InferAt, AtGradient, nullptr, {}};
+const OpDef kSetAt{"SetAt", 3, 1, InferSetAt, SetAtGradient, nullptr, {}};
+const OpDef kRelayout{"Relayout", 1, 1, InferLikeFirst, IdentityGradient, nullptr, {}};
+const OpDef kConstant{"Constant", 0, 1, InferConstant, nullptr, nullptr, {}};
+const OpDef kFill{"Fill", 0, 1, InferFromAttributes, nullptr, nullptr, {}};
+const OpDef kIota{"Iota", 0, 1, InferIota, nullptr, nullptr, {}};
+const OpDef kDimSize{"DimSize", 0, 1, InferDimSize, nullptr, nullptr, {}};
+const OpDef kRandomUniform{"RandomUniform", -1, 1, InferFromAttributes, NoGradient, nullptr, {.random = true}};
+const OpDef kBucket{"Bucket", -1, 1, InferBucket, nullptr, nullptr, {}};
+
+}  // namespace ropewalk::mlrunner

@@ -1,0 +1,155 @@
+// Passes that prepare a graph for a strategy: halves of ops, recomputation, layouts.
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "mlrunner/graph/op_def.h"
+#include "mlrunner/graph/ops.h"
+#include "mlrunner/graph/passes/pass.h"
+#include "mlrunner/graph/passes/rewriter.h"
+
+namespace ropewalk::mlrunner {
+
+Result<Graph> SplitStartDone(const Graph& graph, OpId which, std::size_t delay) {
+  const Op& op = graph.op(which);
+  if (op.half != Half::kWhole || op.def->traits.source) {
+    return Status(Code::kInvalid, "GRAPH09", fmt::format("op {} {} cannot be split", which.value, op.def->name),
+                  "it is a half, or no work");
+  }
+  Rewriter rewriter(graph);
+  ValueId handle;
+  auto finish = [&]() {
+    Op done = op;
+    done.half = Half::kDone;
+    done.inputs = {handle};
+    rewriter.Put(std::move(done), op);
+    handle = {};
+  };
+  std::size_t between = 0;
+  for (std::uint32_t i = 0; i < graph.ops.size(); ++i) {
+    const Op& next = graph.ops[i];
+    if (handle.valid()) {
+      bool needs = std::any_of(next.inputs.begin(), next.inputs.end(), [&](ValueId in) { return graph.value(in).producer == which; });
+      if (needs || between++ == delay) finish();
+    }
+    if (i != which.value) {
+      rewriter.Copy(next);
+      continue;
+    }
+    Op start = op;
+    start.half = Half::kStart;
+    for (ValueId& in : start.inputs) in = rewriter.At(in);
+    handle = rewriter.graph().op(rewriter.Add(std::move(start), {{Dtype::kHandle, {}}})).outputs[0];
+  }
+  if (handle.valid()) finish();
+  return rewriter.Finish();
+}
+
+Graph Recompute(const Graph& graph, const std::function<bool(const Op&)>& recomputed, std::uint32_t clone) {
+  Rewriter rewriter(graph);
+  std::map<ValueId, ValueId> clones;  // forward value of `graph` -> its copy in the new graph
+  auto cloneable = [&](const Op& op) {
+    if (op.half != Half::kWhole || op.def->traits.source || op.def->traits.collective || op.def == &kRead || op.def == &kAssign)
+      return false;
+    for (ValueId out : op.outputs) {
+      if (graph.value(out).type.dtype == Dtype::kToken) return false;  // no state is updated twice
+    }
+    return graph.region(op.region).kind == RegionKind::kForward && recomputed(op);
+  };
+  std::function<ValueId(ValueId, RegionId)> again = [&](ValueId value, RegionId region) -> ValueId {
+    const Op& op = graph.op(graph.value(value).producer);
+    if (!cloneable(op)) return rewriter.At(value);
+    if (auto found = clones.find(value); found != clones.end()) return found->second;
+    Op copy = op;
+    for (ValueId& in : copy.inputs) in = again(in, region);
+    copy.region = region;
+    copy.clone = clone;
+    copy.provenance.phase = Phase::kRecompute;
+    std::vector<TensorType> types;
+    for (ValueId out : op.outputs) types.push_back(graph.value(out).type);
+    OpId id = rewriter.Add(std::move(copy), std::move(types));
+    for (std::size_t i = 0; i < op.outputs.size(); ++i) {
+      ValueId made = rewriter.graph().op(id).outputs[i];
+      ValueInfo& info = rewriter.graph().value(made);
+      info.sharding = graph.value(op.outputs[i]).sharding;
+      info.logical = graph.value(op.outputs[i]).logical;
+      info.layout = graph.value(op.outputs[i]).layout;
+      clones[op.outputs[i]] = made;
+    }
+    return clones.at(value);
+  };
+  for (const Op& op : graph.ops) {
+    if (graph.region(op.region).kind != RegionKind::kBackward) {
+      rewriter.Copy(op);
+      continue;
+    }
+    Op copy = op;
+    for (ValueId& in : copy.inputs) in = again(in, op.region);
+    rewriter.Put(std::move(copy), op);
+  }
+  return rewriter.Finish();
+}
+
+Graph AssignLayouts(const Graph& graph, const PreferredLayout& preferred) {
+  Rewriter rewriter(graph);
+  std::map<std::pair<ValueId, std::string>, ValueId> converted;  // (value of the new graph, layout)
+  auto as = [&](ValueId value, const Layout& layout, const Op& near) {
+    if (rewriter.graph().value(value).layout == layout || SizeOf(rewriter.graph().value(value).type.dtype) == 0) return value;
+    ValueId& made = converted[{value, layout.ToString()}];
+    if (!made.valid()) {
+      Op relayout;
+      relayout.def = &kRelayout;
+      relayout.inputs = {value};
+      relayout.region = near.region;
+      relayout.clone = near.clone;
+      relayout.provenance = near.provenance;
+      ValueInfo info = rewriter.graph().value(value);
+      OpId id = rewriter.Add(std::move(relayout), {info.type});
+      made = rewriter.graph().op(id).outputs[0];
+      ValueInfo& copy = rewriter.graph().value(made);
+      copy.logical = info.logical;
+      copy.sharding = info.sharding;
+      copy.layout = layout;
+    }
+    return made;
+  };
+  for (const Op& op : graph.ops) {
+    std::vector<Layout> wish = preferred(graph, op);
+    std::vector<Layout> in(op.inputs.size()), out(op.outputs.size());
+    if (!wish.empty()) {
+      for (std::size_t i = 0; i < in.size(); ++i) in[i] = wish.at(i);
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = wish.at(in.size() + i);
+    } else if (op.def->traits.elementwise && op.half == Half::kWhole) {
+      // Elements are met in memory order, so all tensors of the output's shape must agree; scalars fit everything.
+      const Shape& shape = graph.value(op.outputs[0]).type.shape;
+      Layout common;
+      bool simple = true;
+      for (ValueId value : op.inputs) {
+        if (graph.value(value).type.shape == shape) {
+          if (common.IsRowMajor()) common = rewriter.graph().value(rewriter.At(value)).layout;
+        } else {
+          simple = simple && graph.value(value).type.shape.empty();
+        }
+      }
+      if (!simple) common = {};
+      for (std::size_t i = 0; i < in.size(); ++i) {
+        if (graph.value(op.inputs[i]).type.shape == shape) in[i] = common;
+      }
+      for (Layout& layout : out) layout = common;
+    }
+    Op copy = op;
+    for (std::size_t i = 0; i < in.size(); ++i) copy.inputs[i] = as(rewriter.At(op.inputs[i]), in[i], op);
+    OpId id = rewriter.Put(std::move(copy), op);
+    for (std::size_t i = 0; i < out.size(); ++i) rewriter.graph().value(rewriter.graph().op(id).outputs[i]).layout = out[i];
+  }
+  // What is seen from outside is row-major.
+  for (const auto* list : {&graph.outputs, &graph.taps}) {
+    for (const NamedValue& named : *list) {
+      rewriter.Map(named.value, as(rewriter.At(named.value), Layout{}, graph.op(graph.value(named.value).producer)));
+    }
+  }
+  return rewriter.Finish();
+}
+
+}  // namespace ropewalk::mlrunner

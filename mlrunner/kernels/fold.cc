@@ -1,0 +1,95 @@
+#include "mlrunner/kernels/fold.h"
+
+#include <bit>
+
+namespace ropewalk::mlrunner {
+namespace {
+
+template <class T>
+Literal Narrow(Dtype dtype, const RefTensor& tensor) {
+  std::vector<T> values;
+  for (double value : tensor.data) values.push_back(static_cast<T>(value));
+  return Literal::Of(dtype, tensor.dims, values);
+}
+
+template <class T>
+RefTensor Widen(const Literal& literal) {
+  RefTensor tensor{literal.dims, {}};
+  for (std::size_t i = 0; i < literal.bytes->size(); i += sizeof(T)) {
+    T value;
+    std::memcpy(&value, literal.bytes->data() + i, sizeof value);
+    tensor.data.push_back(static_cast<double>(value));
+  }
+  return tensor;
+}
+
+}  // namespace
+
+Literal ToLiteral(Dtype dtype, const RefTensor& tensor) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return Narrow<float>(dtype, tensor);
+    case Dtype::kI32:
+      return Narrow<std::int32_t>(dtype, tensor);
+    case Dtype::kI64:
+      return Narrow<std::int64_t>(dtype, tensor);
+    case Dtype::kBool:
+      return Narrow<std::uint8_t>(dtype, tensor);
+    case Dtype::kBF16: {
+      std::vector<std::uint16_t> upper;
+      for (double value : tensor.data) {
+        upper.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(RoundTo(Dtype::kBF16, value))) >> 16));
+      }
+      return Literal::Of(dtype, tensor.dims, upper);
+    }
+    default:
+      return Narrow<double>(Dtype::kF64, tensor);
+  }
+}
+
+RefTensor FromLiteral(const Literal& literal) {
+  switch (literal.dtype) {
+    case Dtype::kF32:
+      return Widen<float>(literal);
+    case Dtype::kI32:
+      return Widen<std::int32_t>(literal);
+    case Dtype::kI64:
+      return Widen<std::int64_t>(literal);
+    case Dtype::kBool:
+      return Widen<std::uint8_t>(literal);
+    case Dtype::kBF16: {
+      RefTensor tensor = Widen<std::uint16_t>(literal);
+      for (double& value : tensor.data) value = std::bit_cast<float>(static_cast<std::uint32_t>(value) << 16);
+      return tensor;
+    }
+    default:
+      return Widen<double>(literal);
+  }
+}
+
+EvaluateOp FoldWith(const RefTable& table) {
+  return [&table](const Graph& graph, const Op& op, const std::vector<Literal>& inputs) -> std::vector<Literal> {
+    auto kernel = table.find(op.def);
+    if (kernel == table.end()) return {};
+    std::vector<RefTensor> in;
+    for (const Literal& literal : inputs) in.push_back(FromLiteral(literal));
+    Bindings bindings(graph.symbols.size(), 1);  // no symbol occurs: sizes of all outputs are numbers
+    RunContext run;
+    RefCall call{graph, op, bindings, run, {}, {}};
+    for (const RefTensor& tensor : in) call.in.push_back(&tensor);
+    for (ValueId out : op.outputs) {
+      call.out.push_back({Evaluate(graph.value(out).type.shape, bindings), {}});
+      call.out.back().data.resize(NumElements(call.out.back().dims));
+    }
+    if (!kernel->second(call).ok()) return {};  // the run will say what is wrong
+    std::vector<Literal> results;
+    for (std::size_t i = 0; i < op.outputs.size(); ++i) {
+      RefTensor& tensor = call.out[i];
+      for (double& value : tensor.data) value = RoundTo(graph.value(op.outputs[i]).type.dtype, value);
+      results.push_back(ToLiteral(graph.value(op.outputs[i]).type.dtype, tensor));
+    }
+    return results;
+  };
+}
+
+}  // namespace ropewalk::mlrunner

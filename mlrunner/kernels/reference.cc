@@ -1,0 +1,227 @@
+#include "mlrunner/kernels/reference.h"
+
+#include <bit>
+#include <cmath>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "base/hash.h"
+#include "mlrunner/graph/op_def.h"
+#include "mlrunner/graph/ops.h"
+#include "mlrunner/kernels/philox.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+// Round to nearest even on the upper 16 bits.
+double RoundToBF16(double value) {
+  auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+  if (std::isfinite(value)) bits += 0x7fff + ((bits >> 16) & 1);
+  return std::bit_cast<float>(bits & 0xffff0000u);
+}
+
+class Interpreter {
+ public:
+  Interpreter(const Graph& graph, const Bindings& bindings, std::map<std::string, RefTensor>* states, const RunContext& run,
+              const RefOptions& options)
+      : graph_(graph), bindings_(bindings), states_(states), run_(run), options_(options), values_(graph.values.size()) {}
+
+  Status Run(const std::vector<RefTensor>& inputs) {
+    if (inputs.size() != graph_.inputs.size()) {
+      return Status(Code::kInvalid, "RUN01", fmt::format("{} inputs for a graph that takes {}", inputs.size(), graph_.inputs.size()));
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const ValueInfo& info = graph_.value(graph_.inputs[i]);
+      Dims dims = Dims(mlrunner::Evaluate(info.type.shape, bindings_));
+      if (inputs[i].dims != dims) {
+        return Status(Code::kInvalid, "RUN01",
+                      fmt::format("input {} is {}, and {} is given", info.name, ToString(dims), ToString(inputs[i].dims)));
+      }
+      values_[graph_.inputs[i].value] = inputs[i];
+    }
+    for (const Op& op : graph_.ops) {
+      if (Status status = Step(op); !status.ok()) return status.WithContext(op.def->name);
+    }
+    return {};
+  }
+
+  const RefTensor& At(ValueId id) const { return *values_[id.value]; }
+
+ private:
+  RefTensor Empty(ValueId id) const {
+    RefTensor tensor{mlrunner::Evaluate(graph_.value(id).type.shape, bindings_), {}};
+    tensor.data.resize(NumElements(tensor.dims));
+    return tensor;
+  }
+
+  Status Step(const Op& op) {
+    if (op.def == &kInput || op.def == &kFirstVersion) return {};
+    if (op.half == Half::kStart) {  // all of the work here; the done half hands it out
+      started_[op.outputs[0].value] = &op;
+      return {};
+    }
+    if (op.half == Half::kDone) {
+      Op whole = *started_.at(op.inputs[0].value);
+      whole.half = Half::kWhole;
+      whole.outputs = op.outputs;
+      return Step(whole);
+    }
+    if (op.def == &kRead) {
+      values_[op.outputs[0].value] = State(graph_.value(op.inputs[0]).state);
+      return {};
+    }
+    if (op.def == &kAssign) {
+      State(graph_.value(op.inputs[0]).state) = At(op.inputs[1]);
+      return {};
+    }
+    if (op.def == &kWhile) return While(op);
+    if (op.def == &kCond) return Cond(op);
+    if (op.def == &kMap) {
+      std::vector<RefTensor> inputs;
+      for (ValueId in : op.inputs) inputs.push_back(At(in));
+      return Body(*op.bodies[0], inputs, op.outputs);
+    }
+    auto kernel = options_.table->find(op.def);
+    if (kernel == options_.table->end()) {
+      return Status(Code::kInvalid, "RUN02", "there is no reference kernel", "the op is new, or needs ranks", "add one to the table");
+    }
+    RefCall call{graph_, op, bindings_, run_, {}, {}};
+    static const RefTensor kToken{{}, {0}};
+    for (ValueId in : op.inputs) call.in.push_back(graph_.value(in).type.dtype == Dtype::kToken ? &kToken : &At(in));
+    for (ValueId out : op.outputs) call.out.push_back(Empty(out));
+    RETURN_IF_ERROR(kernel->second(call));
+    for (std::size_t i = 0; i < op.outputs.size(); ++i) Set(op.outputs[i], std::move(call.out[i]));
+    return {};
+  }
+
+  void Set(ValueId id, RefTensor tensor) {
+    if (options_.round) {
+      for (double& value : tensor.data) value = RoundTo(graph_.value(id).type.dtype, value);
+    }
+    values_[id.value] = std::move(tensor);
+  }
+
+  RefTensor& State(StateId id) {
+    const StateInfo& info = graph_.state(id);
+    auto found = states_->find(info.name);
+    if (found == states_->end()) found = states_->emplace(info.name, Initial(graph_, info, bindings_, run_)).first;
+    return found->second;
+  }
+
+  Status Body(const Graph& body, const std::vector<RefTensor>& inputs, const std::vector<ValueId>& outputs) {
+    Interpreter inner(body, bindings_, states_, run_, options_);
+    RETURN_IF_ERROR(inner.Run(inputs));
+    for (std::size_t i = 0; i < outputs.size(); ++i) values_[outputs[i].value] = inner.At(body.outputs[i].value);
+    return {};
+  }
+
+  Status While(const Op& op) {
+    auto n = static_cast<std::size_t>(op.attrs.Int(Attr::kCount)), c = static_cast<std::size_t>(op.attrs.Int(Attr::kCaptures));
+    std::vector<RefTensor> vars, test, after;
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) (i < n ? vars : i < n + c ? test : after).push_back(At(op.inputs[i]));
+    std::vector<std::int64_t> stacked = op.attrs.Ints(Attr::kStacked);
+    std::vector<RefTensor> stacks;
+    for (std::size_t k = 0; k < stacked.size(); ++k) stacks.push_back(Empty(op.outputs[n + 1 + k]));
+    std::int64_t rounds = 0;
+    for (;; ++rounds) {
+      std::vector<RefTensor> arguments = vars;
+      arguments.insert(arguments.end(), test.begin(), test.end());
+      Interpreter condition(*op.bodies[0], bindings_, states_, run_, options_);
+      RETURN_IF_ERROR(condition.Run(arguments));
+      if (condition.At(op.bodies[0]->outputs[0].value).data[0] == 0) break;
+      if (rounds == op.attrs.Int(Attr::kBound)) {
+        return Status(Code::kUserError, "RUN03", fmt::format("a while goes on after {} rounds", rounds),
+                      "that is the bound that it was given", "give a larger bound");
+      }
+      for (std::size_t k = 0; k < stacked.size(); ++k) {
+        const std::vector<double>& row = vars[stacked[k]].data;
+        std::copy(row.begin(), row.end(), stacks[k].data.begin() + static_cast<std::ptrdiff_t>(row.size()) * rounds);
+      }
+      arguments = vars;
+      arguments.insert(arguments.end(), after.begin(), after.end());
+      Interpreter body(*op.bodies[1], bindings_, states_, run_, options_);
+      RETURN_IF_ERROR(body.Run(arguments));
+      for (std::size_t i = 0; i < n; ++i) vars[i] = body.At(op.bodies[1]->outputs[i].value);
+    }
+    for (std::size_t i = 0; i < n; ++i) values_[op.outputs[i].value] = vars[i];
+    values_[op.outputs[n].value] = RefTensor::Scalar(static_cast<double>(rounds));
+    for (std::size_t k = 0; k < stacked.size(); ++k) values_[op.outputs[n + 1 + k].value] = stacks[k];
+    return {};
+  }
+
+  Status Cond(const Op& op) {
+    auto first = static_cast<std::size_t>(op.attrs.Int(Attr::kCaptures));
+    bool yes = At(op.inputs[0]).data[0] != 0;
+    std::vector<RefTensor> arguments;
+    for (std::size_t i = 1; i < op.inputs.size(); ++i) {
+      if ((i - 1 < first) == yes) arguments.push_back(At(op.inputs[i]));
+    }
+    return Body(*op.bodies[yes ? 0 : 1], arguments, op.outputs);
+  }
+
+  const Graph& graph_;
+  const Bindings& bindings_;
+  std::map<std::string, RefTensor>* states_;
+  const RunContext& run_;
+  const RefOptions& options_;
+  std::vector<std::optional<RefTensor>> values_;
+  std::map<std::uint32_t, const Op*> started_;
+};
+
+}  // namespace
+
+double RoundTo(Dtype dtype, double value) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return static_cast<float>(value);
+    case Dtype::kBF16:
+      return RoundToBF16(value);
+    case Dtype::kI32:
+    case Dtype::kI64:
+      return std::trunc(value);
+    case Dtype::kBool:
+      return value != 0 ? 1 : 0;
+    default:
+      return value;
+  }
+}
+
+RefTensor Initial(const Graph& graph, const StateInfo& state, const Bindings& bindings, const RunContext& run) {
+  Dims logical = Evaluate(state.logical, bindings);
+  Slice slice = SliceOf(logical, state.sharding, graph.mesh, run.rank);
+  RefTensor tensor{Evaluate(state.type.shape, bindings), {}};
+  tensor.data.resize(NumElements(tensor.dims));
+  std::uint64_t key = RandomKey(run.seed, 0, Checksum64(state.name), 0);
+  Dims index = slice.begin;
+  for (double& value : tensor.data) {
+    std::uint64_t element = 0;
+    for (std::size_t d = 0; d < logical.size(); ++d) element = element * logical[d] + index[d];
+    double u = UniformAt(key, 0, element);
+    if (state.init.kind == Initializer::Kind::kConstant) {
+      value = state.init.a;
+    } else if (state.init.kind == Initializer::Kind::kUniform) {
+      value = state.init.a + (state.init.b - state.init.a) * u;
+    } else {  // Box and Muller; a second number by the sample index
+      value = state.init.a * std::sqrt(-2 * std::log(1 - u)) * std::cos(2 * M_PI * UniformAt(key, 1, element));
+    }
+    value = RoundTo(state.type.dtype, value);
+    for (std::size_t d = logical.size(); d-- > 0;) {
+      if (++index[d] < slice.end[d]) break;
+      index[d] = slice.begin[d];
+    }
+  }
+  return tensor;
+}
+
+Result<RefResult> Evaluate(const Graph& graph, const Bindings& bindings, const std::vector<RefTensor>& inputs,
+                           std::map<std::string, RefTensor>& states, const RunContext& run, const RefOptions& options) {
+  Interpreter interpreter(graph, bindings, &states, run, options);
+  RETURN_IF_ERROR(interpreter.Run(inputs));
+  RefResult result;
+  for (const NamedValue& output : graph.outputs) result.outputs.push_back(interpreter.At(output.value));
+  for (const NamedValue& tap : graph.taps) result.taps[tap.name] = interpreter.At(tap.value);
+  return result;
+}
+
+}  // namespace ropewalk::mlrunner

@@ -1,0 +1,280 @@
+// Passes: what they must do, what they must leave alone, and that random graphs compute the same with them. Planted bugs are caught.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "mlrunner/graph/grad.h"
+#include "mlrunner/graph/ops.h"
+#include "mlrunner/graph/passes/pass.h"
+#include "mlrunner/kernels/fold.h"
+#include "mlrunner/kernels/reference.h"
+#include "tests/unit/model_random.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+std::size_t Count(const Graph& graph, const OpDef& def) {
+  return static_cast<std::size_t>(std::count_if(graph.ops.begin(), graph.ops.end(), [&](const Op& op) { return op.def == &def; }));
+}
+
+// A random graph with its gradients as outputs.
+Graph WithGradients(std::uint64_t seed, int num_ops = 20, Dtype dtype = Dtype::kF64) {
+  Builder b;
+  RandomGraph made = MakeRandomGraph(b, seed, num_ops, dtype);
+  b.Output("loss", made.loss);
+  for (const Gradient& g : Grad(made.loss, made.parameters)) b.Output("grad", g);
+  auto graph = b.Finish();
+  EXPECT_TRUE(graph.ok()) << graph.status().ToString();
+  return graph.ok() ? *std::move(graph) : Graph();
+}
+
+std::vector<RefTensor> Inputs(const Graph& graph, std::uint64_t seed) {
+  Random random(seed);
+  std::vector<RefTensor> inputs;
+  for (ValueId id : graph.inputs) {
+    RefTensor tensor{Evaluate(graph.value(id).type.shape, {}), {}};
+    for (std::int64_t i = 0; i < NumElements(tensor.dims); ++i) tensor.data.push_back(random.Unit() * 2 - 1);
+    inputs.push_back(std::move(tensor));
+  }
+  return inputs;
+}
+
+// The largest difference between the outputs of two graphs, relative to 1 and the outputs; 0 means bit for bit.
+double Difference(const Graph& a, const Graph& b, std::uint64_t seed) {
+  std::map<std::string, RefTensor> states_a, states_b;
+  auto x = Evaluate(a, {}, Inputs(a, seed), states_a), y = Evaluate(b, {}, Inputs(b, seed), states_b);
+  EXPECT_TRUE(x.ok()) << x.status().ToString();
+  EXPECT_TRUE(y.ok()) << y.status().ToString();
+  if (!x.ok() || !y.ok() || x->outputs.size() != y->outputs.size()) return HUGE_VAL;
+  double worst = 0;
+  for (std::size_t i = 0; i < x->outputs.size(); ++i) {
+    for (std::size_t j = 0; j < x->outputs[i].data.size(); ++j) {
+      double p = x->outputs[i].data[j], q = y->outputs[i].data[j];
+      if (p == q || (std::isnan(p) && std::isnan(q))) continue;
+      double relative = std::fabs(p - q) / std::max({1.0, std::fabs(p), std::fabs(q)});
+      worst = std::isnan(relative) ? HUGE_VAL : std::max(worst, relative);
+    }
+  }
+  return worst;
+}
+
+Graph AllPasses(const Graph& graph) {
+  return FuseElementwise(RemoveDeadCode(MergeEqual(Simplify(FoldConstants(graph, FoldWith(ReferenceKernels()))))));
+}
+
+TEST(Passes, OnEqualsOffBitForBitOnRandomGraphs) {
+  std::size_t ops = 0, left = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Graph graph = WithGradients(seed);
+    Graph passed = AllPasses(graph);
+    Status status = Check(passed);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    ASSERT_EQ(Difference(graph, passed, seed), 0);
+    ops += graph.ops.size();
+    left += passed.ops.size();
+  }
+  EXPECT_LT(left * 2, ops);  // they do something
+}
+
+TEST(Passes, FusedOpsEqualTheirPrimitiveForms) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Graph graph = WithGradients(seed);
+    auto primitive = Expand(graph);
+    ASSERT_TRUE(primitive.ok()) << primitive.status().ToString();
+    Status status = Check(*primitive);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    ASSERT_EQ(Count(*primitive, kLayerNorm) + Count(*primitive, kGelu) + Count(*primitive, kSoftmax), 0u);
+    ASSERT_LT(Difference(graph, *primitive, seed), 1e-12);
+  }
+}
+
+// Controls: each planted bug must show on at least one of the same seeds.
+TEST(Passes, PlantedBugsAreCaught) {
+  auto caught = [](const std::function<bool(Graph&)>& plant) {
+    for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+      Graph graph = WithGradients(seed);
+      Graph broken = AllPasses(graph);
+      if (!plant(broken)) continue;
+      if (!Check(broken).ok() || Difference(graph, broken, seed) != 0) return true;
+    }
+    return false;
+  };
+  auto first = [](Graph& g, const OpDef& def) {
+    auto found = std::find_if(g.ops.begin(), g.ops.end(), [&](const Op& op) { return op.def == &def; });
+    return found == g.ops.end() ? nullptr : &*found;
+  };
+  // Sub as if it were commutative.
+  EXPECT_TRUE(caught([&](Graph& g) {
+    Op* op = first(g, kSub);
+    if (op != nullptr) std::swap(op->inputs[0], op->inputs[1]);
+    return op != nullptr;
+  }));
+  // A merge that looks at inputs and not at attributes.
+  EXPECT_TRUE(caught([&](Graph& g) {
+    Op* op = first(g, kReduceSum);
+    if (op != nullptr) op->attrs.Set(Attr::kAxes, std::vector<std::int64_t>{0});
+    return op != nullptr;
+  }));
+  // A merge with the wrong value of the same type.
+  EXPECT_TRUE(caught([&](Graph& g) {
+    for (std::size_t i = g.ops.size(); i-- > 1;) {
+      for (ValueId& in : g.ops[i].inputs) {
+        for (std::size_t j = 0; j < i; ++j) {
+          if (g.ops[j].outputs.size() == 1 && g.ops[j].outputs[0] != in && g.value(g.ops[j].outputs[0]).type == g.value(in).type) {
+            in = g.ops[j].outputs[0];
+            return true;
+          }
+        }
+      }
+    }
+    return false;
+  }));
+  // Fusion that moves an op before what it needs.
+  EXPECT_TRUE(caught([&](Graph& g) {
+    for (std::size_t i = g.ops.size() - 1; i > 0; --i) {
+      for (ValueId in : g.ops[i].inputs) {
+        if (g.value(in).producer.value != i - 1) continue;
+        std::swap(g.ops[i], g.ops[i - 1]);
+        return true;
+      }
+    }
+    return false;
+  }));
+}
+
+TEST(Passes, ClonesAreNeverMergedBackAndDrawTheSameNumbers) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF64, {4, 3});
+  StateId mean = b.NewState("mean", StateKind::kStatistic, {Dtype::kF64, {}}, Initializer::Zeros());
+  Value h = Dropout(Tanh(x * 2.0), .5);
+  b.Assign(mean, b.Read(mean) * .9 + Mean(h) * .1);
+  Value loss = ReduceSum(Square(Sin(h)));
+  b.Output("loss", loss);
+  b.Output("grad", Grad(loss, {x})[0]);
+  auto graph = b.Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status().ToString();
+  Graph again = Recompute(*graph, [](const Op& op) { return op.provenance.phase == Phase::kForward; });
+  Status status = Check(again);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  EXPECT_EQ(Count(again, kAssign), 1u);  // no state is updated twice
+  EXPECT_EQ(Count(again, kRandomUniform), 2u);
+  EXPECT_EQ(Count(again, kTanh), 2u);
+  EXPECT_EQ(Difference(*graph, again, 3), 0);
+  Graph merged = RemoveDeadCode(MergeEqual(again));
+  EXPECT_EQ(Count(merged, kRandomUniform), 2u);
+  EXPECT_EQ(Count(merged, kTanh), 2u);
+  EXPECT_EQ(Difference(*graph, merged, 3), 0);
+  for (const Op& op : merged.ops) {
+    if (op.clone > 0) {
+      EXPECT_EQ(op.provenance.phase, Phase::kRecompute);
+    }
+  }
+  // Control: were the clones not marked, they would be merged back.
+  for (Op& op : again.ops) op.clone = 0;
+  EXPECT_EQ(Count(RemoveDeadCode(MergeEqual(again)), kTanh), 1u);
+}
+
+TEST(Passes, DeadCodeGoesTapsAndVersionsStay) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF64, {3});
+  StateId state = b.NewState("s", StateKind::kStatistic, {Dtype::kF64, {3}}, Initializer::Zeros());
+  Exp(x);
+  b.Tap("sin", Sin(x));
+  b.Assign(state, Cos(x));
+  b.Output("y", Tanh(x));
+  Graph graph = RemoveDeadCode(*b.Finish());
+  EXPECT_EQ(Count(graph, kExp), 0u);
+  EXPECT_EQ(Count(graph, kSin), 1u);
+  EXPECT_EQ(Count(graph, kCos), 1u);
+  Graph fused = FuseElementwise(graph);
+  std::map<std::string, RefTensor> states;
+  auto result = Evaluate(fused, {}, {{{3}, {1, 2, 3}}}, states);
+  ASSERT_TRUE(result.ok()) << result.status().ToString();
+  EXPECT_EQ(result->taps["sin"].data[1], std::sin(2.0));
+  EXPECT_EQ(states["s"].data[1], std::cos(2.0));
+}
+
+TEST(Passes, RandomOpsAreMergedOnlyWithThemselves) {
+  Builder b;
+  Value u = RandomUniform(b, Dtype::kF64, {4}), v = RandomUniform(b, Dtype::kF64, {4});
+  b.Output("difference", u - v);
+  Graph graph = MergeEqual(*b.Finish());
+  EXPECT_EQ(Count(graph, kRandomUniform), 2u);
+}
+
+TEST(Passes, ConstantsAreFolded) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF64, {3});
+  Value c = Constant(b, Literal::Of(Dtype::kF64, {3}, std::vector<double>{1, 2, 3}));
+  b.Output("y", x * Exp(Square(c) + 1.0));
+  Graph graph = *b.Finish();
+  Graph folded = RemoveDeadCode(FoldConstants(graph, FoldWith(ReferenceKernels())));
+  EXPECT_EQ(Count(folded, kExp), 0u);
+  EXPECT_EQ(folded.ops.size(), 3u);  // input, constant, product
+  EXPECT_EQ(Difference(graph, folded, 1), 0);
+}
+
+TEST(Passes, AnyOpMaySplit) {
+  int splits = 0;
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Graph graph = WithGradients(seed, 10);
+    for (std::uint32_t i = 0; i < graph.ops.size(); i += 5) {
+      if (graph.ops[i].def->traits.source) continue;
+      auto split = SplitStartDone(graph, {i}, 4);
+      ASSERT_TRUE(split.ok()) << split.status().ToString();
+      Status status = Check(*split);
+      ASSERT_TRUE(status.ok()) << status.ToString();
+      ASSERT_EQ(Difference(graph, *split, seed), 0);
+      ++splits;
+    }
+  }
+  EXPECT_GT(splits, 50);
+}
+
+TEST(Passes, LayoutsMeetWithoutNeedlessConversions) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF64, {2, 3, 6, 6}), w = b.Input("w", Dtype::kF64, {4, 3, 3, 3}),
+        v = b.Input("v", Dtype::kF64, {5, 4, 3, 3});
+  Value h = Relu(Conv2D(x, w) * 2.0);
+  b.Output("y", Conv2D(h + h, v));
+  Graph graph = *b.Finish();
+  Layout nhwc{{0, 2, 3, 1}, {}};
+  Graph laid = AssignLayouts(graph, [&](const Graph&, const Op& op) {
+    return op.def == &kConv2D ? std::vector<Layout>{nhwc, Layout{}, nhwc} : std::vector<Layout>{};
+  });
+  Status status = Check(laid);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  EXPECT_EQ(Count(laid, kRelayout), 2u);  // in front of the first, behind the second; between them all is NHWC
+  EXPECT_EQ(Difference(graph, laid, 1), 0);
+  EXPECT_TRUE(laid.value(laid.outputs[0].value).layout.IsRowMajor());
+  for (const Op& op : laid.ops) {
+    if (op.def == &kRelu) {
+      EXPECT_EQ(laid.value(op.outputs[0]).layout, nhwc);
+    }
+  }
+}
+
+TEST(Passes, SymbolsPassThrough) {
+  Builder b;
+  Dim n = b.NewSymbol("N", 1, 64);
+  Value x = b.Input("x", Dtype::kF64, {n, 4});
+  Value loss = Mean(Square(Tanh(x * 2.0) + 1.0));
+  b.Output("loss", loss);
+  b.Output("grad", Grad(loss, {x})[0]);
+  Graph graph = *b.Finish(), passed = AllPasses(graph);
+  for (std::int64_t rows : {1, 7}) {
+    std::map<std::string, RefTensor> states;
+    RefTensor input{{rows, 4}, std::vector<double>(rows * 4, .3)};
+    auto x1 = Evaluate(graph, {rows}, {input}, states), x2 = Evaluate(passed, {rows}, {input}, states);
+    ASSERT_TRUE(x1.ok() && x2.ok());
+    EXPECT_EQ(x1->outputs[0].data, x2->outputs[0].data);
+    EXPECT_EQ(x1->outputs[1].data, x2->outputs[1].data);
+  }
+}
+
+}  // namespace
+}  // namespace ropewalk::mlrunner
