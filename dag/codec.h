@@ -207,6 +207,13 @@ inline void CopyShort(char* to, const char* from, std::size_t n) {
   }
 }
 
+// The same for lengths that lines have.
+inline void CopyLine(char* to, const char* from, std::size_t n) {
+  if (n <= 256)
+    for (; n > 32; n -= 32, to += 32, from += 32) __builtin_memcpy(to, from, 32);
+  CopyShort(to, from, n);
+}
+
 }  // namespace codec_internal
 
 // True for the types that a dataset may hold.

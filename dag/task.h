@@ -69,8 +69,12 @@ class BlockReader {
 class SegmentWriter {
  public:
   virtual ~SegmentWriter() = default;  // without Seal: everything is dropped
-  // Adds one extent to `part`. The bytes are copied. Parts may come in any order; extents of one part keep theirs.
+  // Adds one extent to `part`. The bytes are copied, unless they begin where the last Room() was. Parts may come in any order; extents of
+  // one part keep theirs.
   virtual Status Append(std::uint32_t part, std::span<const std::byte> bytes, std::uint64_t records) = 0;
+  // Memory of the segment's own where the next extent, of at most `bytes` bytes, may be built so that Append need not copy it; valid until
+  // then. nullptr: there is none, build it elsewhere.
+  virtual char* Room([[maybe_unused]] std::size_t bytes) { return nullptr; }
   virtual Result<SegmentInfo> Seal() = 0;
 };
 

@@ -43,6 +43,11 @@ class PartWriter {
   static Result<std::unique_ptr<PartWriter>> Open(const OutputSpec& spec, std::uint32_t part, std::uint32_t attempt);
   ~PartWriter();                                    // without Finish: the file is removed
   Status Append(std::span<const std::byte> bytes);  // buffered
+  // Memory to write the next bytes into, so that they are copied once: room for at least `bytes` (kRoomBytesMax at most). What lies in it is
+  // part of the file only after Commit(); both must follow each other with no Append between.
+  static constexpr std::size_t kRoomBytesMax = 1 << 20;
+  Result<std::span<char>> Room(std::size_t bytes);
+  Status Commit(std::size_t bytes);
   // Flushes, syncs, closes; returns what the manifest needs as bytes (records, bytes, checksum, part, attempt).
   Result<std::string> Finish(std::uint64_t records);
   std::uint64_t content_hash() const;  // valid after Finish

@@ -11,6 +11,8 @@
 namespace ropewalk::storage {
 namespace {
 
+constexpr std::size_t kWriteBytes = 128 << 10;  // what was built in place is written in such pieces
+
 // The folder may be made by several tasks at once, and by an earlier attempt.
 int EnsureFolder(FileSystem& files, const std::string& path) {
   int error = files.MakeFolder(path);
@@ -79,6 +81,22 @@ Status PartWriter::Append(std::span<const std::byte> bytes) {
   if (!bytes.empty()) std::memcpy(w.buffer->data() + w.filled, bytes.data(), bytes.size());
   w.filled += bytes.size();
   return {};
+}
+
+Result<std::span<char>> PartWriter::Room(std::size_t bytes) {
+  Impl& w = *impl_;
+  if (bytes > kRoomBytesMax) return Status(Code::kInternal, "OUT05", "more room was asked for than a part's buffer has");
+  if (w.buffer->capacity() - w.filled < bytes) RETURN_IF_ERROR(w.Flush());
+  return std::span(w.buffer->data() + w.filled, w.buffer->capacity() - w.filled);
+}
+
+Status PartWriter::Commit(std::size_t bytes) {
+  Impl& w = *impl_;
+  XXH3_64bits_update(&w.hash, w.buffer->data() + w.filled, bytes);
+  w.facts.bytes += bytes;
+  w.filled += bytes;
+  // Written while it is still in the cache.
+  return w.filled >= kWriteBytes ? w.Flush() : Status();
 }
 
 Result<std::string> PartWriter::Finish(std::uint64_t records) {

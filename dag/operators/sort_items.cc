@@ -13,10 +13,16 @@ namespace {
 
 constexpr std::size_t kCompareMax = 96;  // fewer items than these are sorted by comparing
 
-bool Less(const SortItem& a, const SortItem& b) { return a.prefix != b.prefix ? a.prefix < b.prefix : a.place < b.place; }
+// An object, which std::sort inlines as it does not a function.
+struct Less {
+  bool operator()(const SortItem& a, const SortItem& b) const { return a.prefix != b.prefix ? a.prefix < b.prefix : a.place < b.place; }
+};
+
+// Sorts `items`; the result is left in `other` when `to_other`, else in `items`. Each level of the radix moves the items from one to the other.
+void SortBetween(SortItem* items, std::size_t count, SortItem* other, bool to_other);
 
 template <int kBits>
-void Radix(SortItem* items, std::size_t count, SortItem* scratch, int shift) {
+void Radix(SortItem* items, std::size_t count, SortItem* other, bool to_other, int shift) {
   constexpr std::size_t kBuckets = std::size_t(1) << kBits;
   std::size_t begin[kBuckets + 1] = {};
   auto digit = [&](const SortItem& item) { return (item.prefix >> shift) & (kBuckets - 1); };
@@ -24,17 +30,32 @@ void Radix(SortItem* items, std::size_t count, SortItem* scratch, int shift) {
   for (std::size_t b = 0; b < kBuckets; ++b) begin[b + 1] += begin[b];
   std::size_t at[kBuckets];
   std::copy_n(begin, kBuckets, at);
-  for (std::size_t i = 0; i < count; ++i) scratch[at[digit(items[i])]++] = items[i];
-  std::memcpy(items, scratch, count * sizeof(SortItem));
-  if (shift == 0) return;
-  for (std::size_t b = 0; b < kBuckets; ++b) {
-    std::size_t n = begin[b + 1] - begin[b];
-    if (n > 1) SortItems(items + begin[b], n, scratch + begin[b]);
+  for (std::size_t i = 0; i < count; ++i) other[at[digit(items[i])]++] = items[i];
+  if (shift == 0) {
+    if (!to_other) std::memcpy(items, other, count * sizeof(SortItem));
+    return;
   }
+  for (std::size_t b = 0; b < kBuckets; ++b) SortBetween(other + begin[b], begin[b + 1] - begin[b], items + begin[b], !to_other);
 }
 
-std::string_view KeyAt(const char* base, const SortItem& item) {
-  const char* at = base + item.offset();
+void SortBetween(SortItem* items, std::size_t count, SortItem* other, bool to_other) {
+  if (count > kCompareMax) {
+    std::uint64_t differs = 0;
+    for (std::size_t i = 1; i < count; ++i) differs |= items[i].prefix ^ items[0].prefix;
+    if (differs != 0) {
+      int bits = std::bit_width(differs);
+      return count < 4096 ? Radix<8>(items, count, other, to_other, std::max(0, bits - 8))
+                          : Radix<11>(items, count, other, to_other, std::max(0, bits - 11));
+    }
+    // The order of places, as it came.
+  } else if (count > 1) {
+    std::sort(items, items + count, Less());
+  }
+  if (to_other && count > 0) std::memcpy(other, items, count * sizeof(SortItem));
+}
+
+std::string_view KeyAt(const SortArena& records, const SortItem& item) {
+  const char* at = records.At(item.offset());
   std::uint64_t size = 0;
   for (int shift = 0;; shift += 7) {
     auto byte = static_cast<unsigned char>(*at++);
@@ -60,23 +81,9 @@ void PushGroups(const SortItem* items, std::size_t begin, std::size_t count, std
 
 }  // namespace
 
-void SortItems(SortItem* items, std::size_t count, SortItem* scratch) {
-  if (count <= kCompareMax) {
-    std::sort(items, items + count, Less);
-    return;
-  }
-  std::uint64_t differs = 0;
-  for (std::size_t i = 1; i < count; ++i) differs |= items[i].prefix ^ items[0].prefix;
-  if (differs == 0) return;  // the order of places, as it came
-  int bits = std::bit_width(differs);
-  if (count < 4096) {
-    Radix<8>(items, count, scratch, std::max(0, bits - 8));
-  } else {
-    Radix<11>(items, count, scratch, std::max(0, bits - 11));
-  }
-}
+void SortItems(SortItem* items, std::size_t count, SortItem* scratch) { SortBetween(items, count, scratch, false); }
 
-void SortByteTies(SortItem* items, std::size_t count, SortItem* scratch, const char* base, bool descending) {
+void SortByteTies(SortItem* items, std::size_t count, SortItem* scratch, const SortArena& records, bool descending) {
   std::vector<Group> groups;  // a stack of our own: keys may share millions of bytes
   PushGroups(items, 0, count, 8, &groups);
   while (!groups.empty()) {
@@ -85,7 +92,7 @@ void SortByteTies(SortItem* items, std::size_t count, SortItem* scratch, const c
     SortItem* first = items + g.begin;
     if (g.count <= kCompareMax) {
       std::sort(first, first + g.count, [&](const SortItem& a, const SortItem& b) {
-        std::string_view x = KeyAt(base, a), y = KeyAt(base, b);
+        std::string_view x = KeyAt(records, a), y = KeyAt(records, b);
         std::size_t skip = std::min({g.depth, x.size(), y.size()});
         int c = x.substr(skip).compare(y.substr(skip));
         // One key ended inside what they share (zeros): it is the lesser one, or they are equal.
@@ -99,8 +106,8 @@ void SortByteTies(SortItem* items, std::size_t count, SortItem* scratch, const c
     std::size_t ended = 0, longer = 0;
     std::vector<SortItem> ends;
     for (std::size_t i = 0; i < g.count; ++i) {
-      if (i + 8 < g.count) __builtin_prefetch(base + first[i + 8].offset());
-      std::string_view key = KeyAt(base, first[i]);
+      if (i + 8 < g.count) __builtin_prefetch(records.At(first[i + 8].offset()));
+      std::string_view key = KeyAt(records, first[i]);
       if (key.size() <= g.depth) {
         ends.push_back({descending ? g.depth - key.size() : key.size(), first[i].place});
         ++ended;
@@ -109,7 +116,7 @@ void SortByteTies(SortItem* items, std::size_t count, SortItem* scratch, const c
         scratch[longer++] = {descending ? ~prefix : prefix, first[i].place};
       }
     }
-    std::sort(ends.begin(), ends.end(), Less);
+    std::sort(ends.begin(), ends.end(), Less());
     SortItem* to_longer = descending ? first : first + ended;
     std::copy_n(scratch, longer, to_longer);
     std::copy(ends.begin(), ends.end(), descending ? first + longer : first);

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dag/operators/sort_arena.h"
+
 namespace ropewalk::dag {
 
 // One record in a buffer of fewer than 2^40 bytes. Records are appended, so the order of places is the order of arrival.
@@ -22,9 +24,9 @@ struct SortItem {
 void SortItems(SortItem* items, std::size_t count, SortItem* scratch);
 
 // Items whose prefixes are the first eight bytes of their keys (complemented when `descending`), sorted by SortItems: orders those with
-// equal prefixes by the rest of their keys, then by place. A record at base + offset begins with its key as Codec<std::string> writes it.
+// equal prefixes by the rest of their keys, then by place. A record begins with its key as Codec<std::string> writes it.
 // Prefixes are spoiled.
-void SortByteTies(SortItem* items, std::size_t count, SortItem* scratch, const char* base, bool descending);
+void SortByteTies(SortItem* items, std::size_t count, SortItem* scratch, const SortArena& records, bool descending);
 
 // Items sorted by SortItems: orders those with equal prefixes by `less(context, a, b)`, then by place. The caller's type is behind a
 // pointer, because sorting code is long and there are many types.

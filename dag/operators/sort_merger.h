@@ -300,25 +300,21 @@ class SortMerger {
   // A tree of losers: inner node i holds the cursor that lost there, and its prefix, so that most matches touch no key.
   struct Node {
     std::uint64_t prefix;
-    std::uint32_t cursor;
-    bool done;
+    std::uint64_t cursor;  // kDone is set when it has no more records
   };
-  bool Before(const Node& a, const Node& b) const {
-    if (a.prefix != b.prefix) return a.prefix < b.prefix;
-    if (a.done != b.done) return b.done;
+  static constexpr std::uint64_t kDone = std::uint64_t(1) << 63;
+  bool Before(const Node& a, const Node& b) const { return a.prefix != b.prefix ? a.prefix < b.prefix : TieBefore(a, b); }
+  bool TieBefore(const Node& a, const Node& b) const {
     if constexpr (!Order::kExact) {
-      if (!a.done) {
+      if (((a.cursor | b.cursor) & kDone) == 0) {
         if (int c = order_.Compare(cursors_[a.cursor].key, cursors_[b.cursor].key); c != 0) return c < 0;
       }
     }
-    return a.cursor < b.cursor;  // cursors are in the order of segment and run
+    return a.cursor < b.cursor;  // cursors are in the order of segment and run, behind them those that are done
   }
   Node Build(std::size_t node, std::vector<Node>& tree) {
     std::size_t k = cursors_.size();
-    if (node >= k) {
-      auto i = static_cast<std::uint32_t>(node - k);
-      return {PrefixOf(cursors_[i].key), i, false};
-    }
+    if (node >= k) return {PrefixOf(cursors_[node - k].key), node - k};
     Node a = Build(2 * node, tree), b = Build(2 * node + 1, tree);
     bool a_wins = Before(a, b);
     tree[node] = a_wins ? b : a;
@@ -329,15 +325,30 @@ class SortMerger {
     const std::size_t k = cursors_.size();
     std::vector<Node> tree(k);
     Node winner = Build(1, tree);
-    while (!winner.done) {
+    while ((winner.cursor & kDone) == 0) {
+      const std::size_t leaf = winner.cursor + k;
       Cursor& c = cursors_[winner.cursor];
       Push(c);
       if (batch_count_ == kRecords) RETURN_IF_ERROR(Flush());
       RETURN_IF_ERROR(Advance(c));
-      winner.done = c.done;
-      winner.prefix = c.done ? ~std::uint64_t(0) : PrefixOf(c.key);
-      for (std::size_t node = (winner.cursor + k) / 2; node > 0; node /= 2) {
-        if (Before(tree[node], winner)) std::swap(tree[node], winner);
+      if (c.done) [[unlikely]] {
+        winner = {~std::uint64_t(0), winner.cursor | kDone};
+      } else {
+        winner.prefix = PrefixOf(c.key);
+      }
+      for (std::size_t node = leaf / 2; node > 0; node /= 2) {
+        Node& loser = tree[node];
+        if (loser.prefix == winner.prefix) [[unlikely]] {
+          if (TieBefore(loser, winner)) std::swap(loser, winner);
+          continue;
+        }
+        // Who wins is a toss-up, which no processor predicts: change places by arithmetic, not by a branch.
+        const std::uint64_t change = std::uint64_t(0) - std::uint64_t(loser.prefix < winner.prefix);
+        const std::uint64_t prefix = (loser.prefix ^ winner.prefix) & change, cursor = (loser.cursor ^ winner.cursor) & change;
+        loser.prefix ^= prefix;
+        winner.prefix ^= prefix;
+        loser.cursor ^= cursor;
+        winner.cursor ^= cursor;
       }
     }
     return {};

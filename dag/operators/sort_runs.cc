@@ -44,9 +44,7 @@ bool ReadMarks(ByteReader& in, std::uint64_t records, std::vector<SortMark>* mar
 }  // namespace
 
 RunWriter::RunWriter(SegmentWriter* out, std::uint64_t block_bytes, std::uint32_t samples, HugePages* pages)
-    : out_(out), pages_(pages), block_bytes_(std::max<std::uint64_t>(block_bytes, 1)), samples_max_(std::max(samples, 1u)) {
-  buffer_ = pages->Take(block_bytes_);
-}
+    : out_(out), pages_(pages), block_bytes_(std::max<std::uint64_t>(block_bytes, 1)), samples_max_(std::max(samples, 1u)) {}
 
 void RunWriter::Begin(std::uint64_t records) {
   run_records_ = records;
@@ -60,10 +58,13 @@ void RunWriter::Begin(std::uint64_t records) {
 
 void RunWriter::NewBlock(std::size_t record_bytes) {
   FlushBlock();
-  if (record_bytes > buffer_.bytes()) {
+  const std::size_t bytes = std::max(record_bytes, block_bytes_);
+  if ((block_ = out_->Room(bytes)) != nullptr) return;
+  if (bytes > buffer_.bytes()) {
     buffer_ = HugeBuffer();  // first give back, then take
-    buffer_ = pages_->Take(record_bytes);
+    buffer_ = pages_->Take(bytes);
   }
+  block_ = buffer_.data();
 }
 
 void RunWriter::FlushBlock() {
@@ -72,7 +73,7 @@ void RunWriter::FlushBlock() {
     status_ = Status(Code::kResourceExhausted, "SORT01", "one task's sorted output has too many blocks", "more than 2^30",
                      "use more input splits");
   }
-  if (status_.ok()) status_ = out_->Append(next_part_, AsBytes({buffer_.data(), used_}), block_records_);
+  if (status_.ok()) status_ = out_->Append(next_part_, AsBytes({block_, used_}), block_records_);
   ++next_part_;
   records_ += block_records_;
   bytes_ += used_;

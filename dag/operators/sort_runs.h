@@ -50,14 +50,8 @@ class RunWriter {
   bool Put(std::string_view record) {
     bool first = block_records_ == 0 || used_ + record.size() > block_bytes_;
     if (first) NewBlock(record.size());
-    char* at = buffer_.data() + used_;
+    codec_internal::CopyLine(block_ + used_, record.data(), record.size());
     used_ += record.size();
-    std::size_t n = record.size();
-    const char* from = record.data();
-    if (n <= 256) {  // a call costs more than moving a line
-      for (; n >= 32; n -= 32, at += 32, from += 32) __builtin_memcpy(at, from, 32);
-    }
-    codec_internal::CopyShort(at, from, n);
     first_of_block_ = first;
     ++block_records_;
     bool sample = index_ == next_sample_;
@@ -79,7 +73,8 @@ class RunWriter {
   HugePages* pages_;
   std::size_t block_bytes_;
   std::uint32_t samples_max_;
-  HugeBuffer buffer_;
+  HugeBuffer buffer_;      // where a block is built that the segment has no room for
+  char* block_ = nullptr;  // the block that is being built: in the segment, or in buffer_
   std::size_t used_ = 0;
   std::uint64_t block_records_ = 0;
   std::uint32_t next_part_ = 1;

@@ -11,6 +11,7 @@
 #include "base/huge_pages.h"
 #include "dag/codec.h"
 #include "dag/operators/order.h"
+#include "dag/operators/sort_arena.h"
 #include "dag/operators/sort_items.h"
 #include "dag/operators/sort_runs.h"
 #include "dag/task.h"
@@ -30,26 +31,28 @@ class SortWriter {
  public:
   // `out` has kSortParts parts, is not owned, and is sealed by the caller after Finish().
   SortWriter(const SortOptions& options, SegmentWriter* out, Order order = {})
-      : options_(options), order_(std::move(order)), runs_(out, options.block_bytes, options.samples, options.pages) {}
+      : options_(options),
+        order_(std::move(order)),
+        runs_(out, options.block_bytes, options.samples, options.pages),
+        records_(options.pages) {}
 
   // Key: K or View<K>; payload: P or View<P>. Both are copied. An error is kept: see status().
   template <class X, class Y = Nothing>
   void Add(const X& key, const Y& payload = {}) {
     std::size_t bytes = Codec<K>::Size(key) + Codec<P>::Size(payload);
-    if (used_ + bytes > records_.bytes()) records_.Grow(std::max(used_ + bytes, records_.bytes() * 2), used_, *options_.pages);
-    if ((count_ + 1) * sizeof(SortItem) > items_.bytes()) items_.Grow(items_.bytes() * 2 + 1, count_ * sizeof(SortItem), *options_.pages);
-    char* at = records_.data() + used_;
+    if ((count_ + 1) * sizeof(SortItem) > items_.bytes()) [[unlikely]]
+      items_.Grow(items_.bytes() * 4 + 1, count_ * sizeof(SortItem), *options_.pages);
+    std::uint64_t offset = 0;
+    char* at = records_.Allocate(bytes, &offset);
     char* end = Codec<K>::Write(key, at);
     if constexpr (!std::is_same_v<P, Nothing>) end = Codec<P>::Write(payload, end);
-    items()[count_++] = {order_.Prefix(ViewOf(key, at, end)), SortItem::Place(used_, bytes)};
-    used_ += bytes;
-    if (used_ + count_ * 2 * sizeof(SortItem) >= options_.memory_bytes_max) WriteRun();
+    items()[count_++] = {order_.Prefix(ViewOf(key, at, end)), SortItem::Place(offset, bytes)};
+    if (records_.used() + count_ * 2 * sizeof(SortItem) >= options_.memory_bytes_max) WriteRun();
   }
   const Status& status() const { return runs_.status(); }
   // Writes the last run and part 0. Nothing may be added afterwards.
   Status Finish() {
     WriteRun();
-    records_ = HugeBuffer();
     items_ = HugeBuffer();
     scratch_ = HugeBuffer();
     return runs_.Finish();
@@ -77,10 +80,10 @@ class SortWriter {
     return key;
   }
   std::string_view Record(const SortItem& item) const {
-    const char* at = records_.data() + item.offset();
+    const char* at = records_.At(item.offset());
     if (item.size() < SortItem::kLong) [[likely]]
       return {at, item.size()};
-    ByteReader reader({at, used_ - item.offset()});
+    ByteReader reader({at, records_.used() - item.offset()});
     Codec<K>::Skip(reader);
     Codec<P>::Skip(reader);
     return {at, static_cast<std::size_t>(reader.position() - at)};
@@ -92,23 +95,25 @@ class SortWriter {
     auto* scratch = reinterpret_cast<SortItem*>(scratch_.data());
     SortItems(items(), count_, scratch);
     if constexpr (Order::kBytes) {
-      SortByteTies(items(), count_, scratch, records_.data(), Order::kDescending);
+      SortByteTies(items(), count_, scratch, records_, Order::kDescending);
     } else if constexpr (!Order::kExact) {
       SortTies();
     }
     runs_.Begin(count_);
     for (std::size_t i = 0; i < count_; ++i) {
       if (i + kAhead < count_) {
-        const char* ahead = records_.data() + items()[i + kAhead].offset();
+        const SortItem& item = items()[i + kAhead];
+        const char* ahead = records_.At(item.offset());
         __builtin_prefetch(ahead);
         __builtin_prefetch(ahead + 64);
+        if (item.size() > 64) __builtin_prefetch(ahead + std::min<std::uint64_t>(item.size(), 192) - 1);
       }
       std::string_view record = Record(items()[i]);
       if (runs_.Put(record)) runs_.Mark(KeyBytes(record), Order::kBytes);
     }
     runs_.End(KeyBytes(Record(items()[count_ - 1])), Order::kBytes);
     count_ = 0;
-    used_ = 0;
+    records_.Clear();
   }
   static std::string_view KeyBytes(std::string_view record) {
     ByteReader reader(record);
@@ -128,8 +133,9 @@ class SortWriter {
   SortOptions options_;
   Order order_;
   RunWriter runs_;
-  HugeBuffer records_, items_, scratch_;
-  std::size_t used_ = 0, count_ = 0;
+  SortArena records_;
+  HugeBuffer items_, scratch_;
+  std::size_t count_ = 0;
 };
 
 }  // namespace ropewalk::dag

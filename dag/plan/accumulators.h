@@ -192,16 +192,26 @@ class TopAccumulator {
   std::optional<Key> floor_;
 };
 
-// Lines of a part file.
+// Lines of a part file, made in the file's own buffer where their length is known beforehand.
 class TextSink {
  public:
   TextSink(storage::PartWriter* out, TaskContext* context) : out_(out), context_(context) {}
   template <class X>
   void operator()(const X& item) {
-    FormatTo(&buffer_, item);
-    buffer_.push_back('\n');
     ++records_;
-    if (buffer_.size() >= kBufferBytes) (void)Flush();  // status() keeps it
+    if constexpr (std::is_convertible_v<const X&, std::string_view>) {
+      std::string_view line = item;
+      if (line.size() >= static_cast<std::size_t>(end_ - at_)) [[unlikely]] {
+        if (!NewRoom(line)) return;
+      }
+      codec_internal::CopyLine(at_, line.data(), line.size());
+      at_ += line.size();
+      *at_++ = '\n';
+    } else {
+      FormatTo(&buffer_, item);
+      buffer_.push_back('\n');
+      if (buffer_.size() >= kBufferBytes) (void)Flush();  // status() keeps it
+    }
   }
   Status Flush();
   const Status& status() const { return status_; }
@@ -209,9 +219,13 @@ class TextSink {
 
  private:
   static constexpr std::size_t kBufferBytes = 256u << 10;
+  // Room for `line` and its end. False: there is none, and the line was written another way, or an error is kept.
+  bool NewRoom(std::string_view line);
+
   storage::PartWriter* out_;
   TaskContext* context_;
   std::string buffer_;
+  char *begin_ = nullptr, *at_ = nullptr, *end_ = nullptr;  // the file's buffer
   std::uint64_t records_ = 0, reported_ = 0;
   Status status_;
 };

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <random>
@@ -77,14 +78,18 @@ inline std::size_t RandomSize(std::mt19937_64& random, std::size_t largest) {
   }
 }
 
-// Fills `writer` with random extents and returns what was put in.
+// Fills `writer` with random extents, some of them built in its own memory, and returns what was put in.
 inline Model Fill(dag::SegmentWriter& writer, std::mt19937_64& random, std::uint32_t parts, std::size_t extents, std::size_t largest) {
   Model model;
   for (std::size_t i = 0; i < extents && parts > 0; ++i) {
     auto part = static_cast<std::uint32_t>(random() % parts);
     std::string bytes = RandomBytes(random, RandomSize(random, largest));
     std::uint64_t records = random() % 1000;
-    Status status = writer.Append(part, AsBytes(bytes), records);
+    // Room may be asked for and not used, or used in part.
+    char* room = random() % 2 == 0 ? writer.Room(bytes.size() + random() % 1000) : nullptr;
+    if (random() % 8 == 0) room = nullptr;
+    if (room != nullptr) std::memcpy(room, bytes.data(), bytes.size());
+    Status status = writer.Append(part, room != nullptr ? AsBytes({room, bytes.size()}) : AsBytes(bytes), records);
     EXPECT_TRUE(status.ok()) << status.ToString();
     model[part].emplace_back(std::move(bytes), records);
   }

@@ -60,7 +60,14 @@ class FakeBlocks final : public dag::BlockReader, public dag::BlockWriter {
     Status Append(std::uint32_t part, std::span<const std::byte> bytes, std::uint64_t records) override {
       if (part >= parts_) return Status(Code::kInternal, "FAKE02", "part " + std::to_string(part) + " of " + std::to_string(parts_));
       segment_.push_back({part, records, std::string(AsView(bytes))});
+      room_.reset();
       return {};
+    }
+    // Every second time, of exactly the size asked for, so that ASan sees who writes beyond it or uses it too late.
+    char* Room(std::size_t bytes) override {
+      has_room_ = !has_room_;
+      room_.reset(has_room_ ? new char[bytes] : nullptr);
+      return room_.get();
     }
     Result<dag::SegmentInfo> Seal() override {
       dag::SegmentInfo info;
@@ -78,6 +85,8 @@ class FakeBlocks final : public dag::BlockReader, public dag::BlockWriter {
     FakeBlocks* blocks_;
     std::uint32_t parts_;
     FakeSegment segment_;
+    std::unique_ptr<char[]> room_;
+    bool has_room_ = false;
   };
   // Each extent is copied and dies with its holder, so that a view that outlives its extent is found by ASan.
   class Stream final : public dag::ExtentStream {

@@ -201,6 +201,32 @@ TEST_F(Output, LargeAndOddWritesAreJoined) {
   EXPECT_TRUE(ReadAll(spec_.folder + "/part-00000") == expected);
 }
 
+TEST_F(Output, BytesThatAreBuiltInTheBufferJoinTheOthers) {
+  auto writer = PartWriter::Open(spec_, 0, 1);
+  ASSERT_TRUE(writer.ok());
+  std::string expected;
+  for (std::size_t i = 0; i < 200; ++i) {
+    std::string piece(i * 7919 % PartWriter::kRoomBytesMax, static_cast<char>('a' + i % 26));
+    expected += piece;
+    if (i % 5 == 0) {
+      ASSERT_TRUE((*writer)->Append(AsBytes(piece)).ok());
+      continue;
+    }
+    auto room = (*writer)->Room(piece.size());
+    ASSERT_TRUE(room.ok());
+    ASSERT_GE(room->size(), piece.size());
+    std::copy(piece.begin(), piece.end(), room->begin());
+    ASSERT_TRUE((*writer)->Commit(piece.size()).ok());
+  }
+  EXPECT_EQ((*writer)->Room(PartWriter::kRoomBytesMax + 1).status().tag(), "OUT05");
+  ASSERT_TRUE((*writer)->Room(PartWriter::kRoomBytesMax).ok());  // room that is not committed leaves no trace
+  auto winner = (*writer)->Finish(7);
+  ASSERT_TRUE(winner.ok());
+  EXPECT_EQ((*writer)->content_hash(), Checksum64(expected));
+  ASSERT_TRUE(CommitOutput(spec_, std::vector<std::string>{*winner}).ok());
+  EXPECT_TRUE(ReadAll(spec_.folder + "/part-00000") == expected);
+}
+
 TEST_F(Output, AnUnfinishedPartLeavesNoFile) {
   {
     auto writer = PartWriter::Open(spec_, 0, 1);
@@ -357,6 +383,10 @@ TEST_F(Output, EveryFailedWriteOfAPartIsReported) {
       {
         auto writer = PartWriter::Open(spec_, 0, 1);
         status = writer.ok() ? (*writer)->Append(AsBytes(std::string(3 << 20, 'x'))) : writer.status();
+        for (int i = 0; i < 3 && status.ok(); ++i) {
+          auto room = (*writer)->Room(PartWriter::kRoomBytesMax);
+          status = room.ok() ? (*writer)->Commit(PartWriter::kRoomBytesMax) : room.status();
+        }
         if (status.ok()) {
           auto winner = (*writer)->Finish(1);
           if (!winner.ok()) status = winner.status();

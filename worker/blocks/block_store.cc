@@ -58,18 +58,28 @@ class StoreWriter final : public dag::SegmentWriter {
     RETURN_IF_ERROR(index_.Add(part, bytes, records));
     if (bytes.empty()) return {};
     if (file_) return AppendToFile(start, bytes);
-    ChunkList::Chunk* chunk = memory_->chunks.empty() ? nullptr : &memory_->chunks.back();
-    if (chunk == nullptr || chunk->buffer.capacity() - chunk->used < bytes.size()) {
+    if (!LastChunkHas(bytes.size())) {
       ASSIGN_OR_RETURN(bool fits, AddChunk(start, bytes.size()));
       if (!fits) {
         RETURN_IF_ERROR(MoveToFile());
         return AppendToFile(start, bytes);
       }
-      chunk = &memory_->chunks.back();
     }
-    std::memcpy(chunk->buffer.data() + chunk->used, bytes.data(), bytes.size());
-    chunk->used += bytes.size();
+    ChunkList::Chunk& chunk = memory_->chunks.back();
+    std::byte* to = chunk.buffer.data() + chunk.used;
+    if (to != bytes.data()) std::memcpy(to, bytes.data(), bytes.size());
+    chunk.used += bytes.size();
     return {};
+  }
+
+  char* Room(std::size_t bytes) override {
+    if (sealed_ || file_) return nullptr;
+    if (!LastChunkHas(bytes)) {
+      Result<bool> fits = AddChunk(index_.data_bytes(), bytes);
+      if (!fits.ok() || !*fits) return nullptr;  // Append meets the same again, and says so or goes on in a file
+    }
+    ChunkList::Chunk& chunk = memory_->chunks.back();
+    return reinterpret_cast<char*>(chunk.buffer.data() + chunk.used);
   }
 
   Result<dag::SegmentInfo> Seal() override {
@@ -90,6 +100,9 @@ class StoreWriter final : public dag::SegmentWriter {
   }
 
  private:
+  bool LastChunkHas(std::uint64_t bytes) const {
+    return !memory_->chunks.empty() && memory_->chunks.back().buffer.capacity() - memory_->chunks.back().used >= bytes;
+  }
   // False when the budget refuses.
   Result<bool> AddChunk(std::uint64_t start, std::uint64_t bytes) {
     std::size_t capacity = BufferPool::CapacityOf(std::max(bytes, memory_->chunks.empty() ? kFirstChunkBytes : kChunkBytes));

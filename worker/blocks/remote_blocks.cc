@@ -143,6 +143,11 @@ class RemoteWriter final : public dag::SegmentWriter {
     std::uint64_t start = index_.data_bytes();
     RETURN_IF_ERROR(index_.Add(part, bytes, records));
     if (bytes.empty()) return {};
+    if (buffer_.capacity() != 0 && bytes.data() == buffer_.data() + used_) {  // built in place
+      if (used_ == 0) start_ = start;
+      used_ += bytes.size();
+      return {};
+    }
     if (bytes.size() >= kDirectBytes || (buffer_.capacity() != 0 && used_ + bytes.size() > buffer_.capacity())) RETURN_IF_ERROR(Flush());
     if (bytes.size() >= kDirectBytes) {
       RETURN_IF_ERROR(OpenFile());
@@ -153,6 +158,13 @@ class RemoteWriter final : public dag::SegmentWriter {
     std::memcpy(buffer_.data() + used_, bytes.data(), bytes.size());
     used_ += bytes.size();
     return {};
+  }
+
+  char* Room(std::size_t bytes) override {
+    if (sealed_ || bytes > kBuildBytes) return nullptr;
+    if (buffer_.capacity() == 0) buffer_ = pool_.Get(kBuildBytes);
+    if (used_ + bytes > buffer_.capacity() && !Flush().ok()) return nullptr;  // what was not written stays: Append meets the error again
+    return reinterpret_cast<char*>(buffer_.data() + used_);
   }
 
   Result<dag::SegmentInfo> Seal() override {

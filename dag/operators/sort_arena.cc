@@ -1,0 +1,22 @@
+#include "dag/operators/sort_arena.h"
+
+namespace ropewalk::dag {
+
+void SortArena::NewChunk(std::size_t bytes) {
+  const std::size_t chunks = (bytes + kChunkBytes - 1) >> kChunkBits;
+  buffers_.push_back(pages_->Take(chunks << kChunkBits));
+  used_ = chunks_.size() << kChunkBits;
+  at_ = buffers_.back().data();
+  left_ = chunks << kChunkBits;
+  for (std::size_t i = 0; i < chunks; ++i) chunks_.push_back(at_ + (i << kChunkBits));
+}
+
+void SortArena::Clear() {
+  chunks_.clear();
+  buffers_.clear();
+  at_ = nullptr;
+  left_ = 0;
+  used_ = 0;
+}
+
+}  // namespace ropewalk::dag
