@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/hash.h"
+#include "base/wide_checksum.h"
 #include "storage/io_error.h"
 #include "storage/output_paths.h"
 #include "storage/read_buffer.h"
@@ -70,7 +70,7 @@ PartWriter::~PartWriter() {
 
 Status PartWriter::Append(std::span<const std::byte> bytes) {
   Impl& w = *impl_;
-  XXH3_64bits_update(&w.hash, bytes.data(), bytes.size());
+  WideUpdate(&w.hash, bytes);
   w.facts.bytes += bytes.size();
   std::size_t capacity = w.buffer->capacity();
   if (bytes.size() > capacity - w.filled) RETURN_IF_ERROR(w.Flush());
@@ -92,7 +92,7 @@ Result<std::span<char>> PartWriter::Room(std::size_t bytes) {
 
 Status PartWriter::Commit(std::size_t bytes) {
   Impl& w = *impl_;
-  XXH3_64bits_update(&w.hash, w.buffer->data() + w.filled, bytes);
+  WideUpdate(&w.hash, std::as_bytes(std::span<const char>(w.buffer->data() + w.filled, bytes)));
   w.facts.bytes += bytes;
   w.filled += bytes;
   // Written while it is still in the cache.

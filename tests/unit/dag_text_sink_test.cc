@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "dag/plan/accumulators.h"
+#include "storage/file_system.h"
 #include "tests/unit/fake_blocks.h"
 
 namespace ropewalk::dag {

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/hash.h"
+#include "base/wide_checksum.h"
 
 namespace ropewalk::blocks {
 namespace {
@@ -85,7 +86,7 @@ Status IndexBuilder::Add(std::uint32_t part, std::span<const std::byte> bytes, s
                   "at most " + std::to_string(kExtentsMax), "use fewer partitions or larger operator memory");
   if (!index_.entries.empty() && part < index_.entries.back().part) sorted_ = false;
   index_.entries.push_back(
-      {.part = part, .offset = index_.data_bytes, .length = bytes.size(), .records = records, .checksum = Checksum64(bytes)});
+      {.part = part, .offset = index_.data_bytes, .length = bytes.size(), .records = records, .checksum = WideChecksum64(bytes)});
   index_.data_bytes += bytes.size();
   index_.records += records;
   return {};
@@ -136,7 +137,7 @@ Result<SegmentIndex> ParseSegment(int fd, std::uint64_t file_bytes, const TaskAt
 }
 
 Status VerifyExtent(const ExtentEntry& entry, std::span<const std::byte> bytes, const TaskAttempt& producer) {
-  if (bytes.size() == entry.length && Checksum64(bytes) == entry.checksum) return {};
+  if (bytes.size() == entry.length && WideChecksum64(bytes) == entry.checksum) return {};
   return Damaged(producer, "checksum of the extent at offset " + std::to_string(entry.offset) + " of part " + std::to_string(entry.part));
 }
 

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "base/hash.h"
+#include "base/wide_checksum.h"
 #include "worker/blocks/block_store.h"
 #include "worker/blocks/segment_format.h"
 #include "worker/blocks/unique_fd.h"
@@ -89,7 +89,7 @@ class File final : public dag::SpillFile {
 
   Status WriteFrame(std::span<const std::byte> frame) {
     RETURN_IF_ERROR(WriteExactly(fd_.get(), bytes_, frame, dir_));
-    checksums_.push_back(Checksum64(frame));
+    checksums_.push_back(WideChecksum64(frame));
     bytes_ += frame.size();
     return {};
   }
@@ -102,7 +102,7 @@ class File final : public dag::SpillFile {
       if (n <= 0) return BadFrame(dir_, offset + done, n == 0 ? "it ends too early" : std::strerror(errno));
       done += static_cast<std::size_t>(n);
     }
-    if (Checksum64(out) != checksums_[frame]) return BadFrame(dir_, offset, "checksum");
+    if (WideChecksum64(out) != checksums_[frame]) return BadFrame(dir_, offset, "checksum");
     return {};
   }
 
