@@ -1,5 +1,5 @@
-// Checksum64 of long inputs by the widest vectors that the processor has: the same values, in about half of the time. base/hash.h is compiled
-// for every x86-64; this looks once at what the machine can do.
+// Checksum64 of long inputs by the widest vectors that the processor has: the same values sooner. base/hash.h is compiled for every x86-64;
+// this looks once at what the machine can do.
 //
 // Thread rule: pure functions; a state belongs to one caller.
 #pragma once

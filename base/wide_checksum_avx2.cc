@@ -1,5 +1,5 @@
-// Compiled with -mavx2, so it includes nothing whose inline functions other files use too: the linker keeps one copy of each, and it must not
-// be one that an older processor cannot run. All of xxhash.h is static here.
+// Compiled with -mavx2, so it includes nothing whose inline functions other files use too: the linker keeps one copy of each, and it must
+// not be one that an older processor cannot run. All of xxhash.h is static here.
 #include "base/wide_checksum_avx2.h"
 
 #define XXH_INLINE_ALL

@@ -43,8 +43,8 @@ class PartWriter {
   static Result<std::unique_ptr<PartWriter>> Open(const OutputSpec& spec, std::uint32_t part, std::uint32_t attempt);
   ~PartWriter();                                    // without Finish: the file is removed
   Status Append(std::span<const std::byte> bytes);  // buffered
-  // Memory to write the next bytes into, so that they are copied once: room for at least `bytes` (kRoomBytesMax at most). What lies in it is
-  // part of the file only after Commit(); both must follow each other with no Append between.
+  // Memory to write the next bytes into, so that they are copied once: room for at least `bytes` (kRoomBytesMax at most). What lies in it
+  // is part of the file only after Commit(); no Append may come between the two.
   static constexpr std::size_t kRoomBytesMax = 1 << 20;
   Result<std::span<char>> Room(std::size_t bytes);
   Status Commit(std::size_t bytes);

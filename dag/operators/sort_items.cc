@@ -18,7 +18,8 @@ struct Less {
   bool operator()(const SortItem& a, const SortItem& b) const { return a.prefix != b.prefix ? a.prefix < b.prefix : a.place < b.place; }
 };
 
-// Sorts `items`; the result is left in `other` when `to_other`, else in `items`. Each level of the radix moves the items from one to the other.
+// Sorts `items`; the result is left in `other` when `to_other`, else in `items`: each level of the radix moves the items from one array to
+// the other.
 void SortBetween(SortItem* items, std::size_t count, SortItem* other, bool to_other);
 
 template <int kBits>
