@@ -18,11 +18,15 @@
 
 namespace ropewalk::dag {
 
+// A run takes this fraction of Settings::operator_bytes: gathering 64 MiB misses the cache less than gathering 256 MiB, and less memory is
+// touched for the first time; a merge of four times as many runs costs less than that (docs/performance.md).
+inline constexpr std::uint64_t kSortRunsOfMemory = 4;
+
 // How a map side sorts. All of it are plan constants.
 struct SortOptions {
-  std::uint64_t memory_bytes_max = 256ull << 20;  // Settings::operator_bytes: records and what sorts them
-  std::uint64_t block_bytes = 256ull << 10;       // a longer record has a block of its own
-  std::uint32_t samples = 256;                    // for each run; fewer where there are very many map tasks
+  std::uint64_t memory_bytes_max = 64ull << 20;  // records and what sorts them
+  std::uint64_t block_bytes = 256ull << 10;      // a longer record has a block of its own
+  std::uint32_t samples = 256;                   // for each run; fewer where there are very many map tasks
   HugePages* pages = &ProcessPages();
 };
 

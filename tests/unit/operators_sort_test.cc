@@ -110,6 +110,31 @@ TEST(Sort, KeysWithoutPayloadAreHandedOutAloneAndLongerThanABlock) {
   EXPECT_EQ(got[8][0], 'z');
 }
 
+TEST(SortArena, FindsEveryRecordByItsOffsetAndGivesItsMemoryBack) {
+  std::uint32_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  constexpr std::size_t kChunk = 2 << 20;
+  HugePages pages;
+  SortArena arena(&pages);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::size_t> sizes = {0, kChunk, 0, kChunk - 1, 1, 0, kChunk + 1, 3 * kChunk, 2 * kChunk - 1, 1, 1};
+    for (int i = 0; i < 3000; ++i) sizes.push_back(random() % (i % 500 == 0 ? 3 * kChunk : 2000));
+    std::vector<std::uint64_t> offsets;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      char* at = arena.Allocate(sizes[i], &offsets.emplace_back());
+      std::memset(at, static_cast<int>(i), sizes[i]);
+      ASSERT_EQ(arena.used(), offsets.back() + sizes[i]);
+      ASSERT_TRUE(i == 0 || offsets[i] >= offsets[i - 1] + sizes[i - 1]);  // the order of places is the order of arrival
+    }
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+      ASSERT_TRUE(std::string_view(arena.At(offsets[i]), sizes[i]) == std::string(sizes[i], static_cast<char>(i))) << i;
+    arena.Clear();
+    EXPECT_EQ(arena.used(), 0u);
+    EXPECT_EQ(pages.used_bytes(), 0u);
+  }
+}
+
 TEST(Sort, MoreRunsThanAreOpenedWhole) {
   std::mt19937 random(1);
   Lines maps(50);
