@@ -36,7 +36,7 @@ class Dim {
   Dim() = default;  // 0
   Dim(std::int64_t value) {
     if (value != 0) terms_.push_back({{}, value});
-  }                                                           // NOLINT: a number is a dimension
+  }  // NOLINT: a number is a dimension
   Dim(int value) : Dim(static_cast<std::int64_t>(value)) {}   // NOLINT
   Dim(Symbol symbol) { terms_.push_back({{symbol.id}, 1}); }  // NOLINT
 
