@@ -572,11 +572,16 @@ TEST(BlocksService, AHalfRequestIsCutOffSoonAndASilentReaderIsNot) {
   UniqueFd silent = Proven(a, false);
   ASSERT_TRUE(Answers(silent.get()));
   const std::string payload = EncodeQuery({Producer(99), SegmentId{99}, 0, 1, 0});
-  std::string whole(16, '\0');
-  auto kind = static_cast<std::uint32_t>(WireKind::kOpenRemote), length = static_cast<std::uint32_t>(payload.size());
-  std::memcpy(whole.data(), &kind, sizeof kind);
-  std::memcpy(whole.data() + 4, &length, sizeof length);
-  whole += payload;
+  // As it is sent: a header that does not prove itself would be refused at once, not waited for.
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  UniqueFd from(ends[0]), to(ends[1]);
+  ASSERT_TRUE(SendWireFrame(from.get(), WireKind::kOpenRemote, payload).ok());
+  from.Close();
+  std::string whole(1024, '\0');
+  ssize_t bytes = ::recv(to.get(), whole.data(), whole.size(), MSG_WAITALL);
+  ASSERT_GT(bytes, static_cast<ssize_t>(payload.size()));
+  whole.resize(static_cast<std::size_t>(bytes));
   for (bool local : {false, true}) {
     for (std::size_t half : {std::size_t(1), std::size_t(23), std::size_t(24), std::size_t(25), whole.size() - 1}) {
       UniqueFd fd = Proven(a, local);

@@ -111,6 +111,7 @@ TEST_F(TextSinkTest, AnErrorOfTheFileIsKept) {
     EXPECT_EQ(sink.status().tag(), "OUT05") << size;
     EXPECT_EQ(sink.Flush().tag(), "OUT05");
   }
+  spec_.files = nullptr;
 }
 
 }  // namespace
