@@ -1,0 +1,111 @@
+#include "mlrunner/collective/builders/builders.h"
+
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ropewalk::collective {
+namespace {
+
+Status Declare(const Algorithm& algorithm, const Request& request, Header* header) {
+  header->algorithm = algorithm.name;
+  header->request = request;
+  header->accumulator = AccumulatorOf(request.dtype);
+  header->op = request.op == ReduceOp::kAvg ? ReduceOp::kSum : request.op;
+  header->channel_count = 1;
+  std::string name(algorithm.name);
+  if (request.collective != algorithm.collective)
+    return Status(Code::kInvalid, "COLL10", name + " does no " + std::string(Name(request.collective)),
+                  "it is for " + std::string(Name(algorithm.collective)));
+  if (request.ranks < 1 || request.root < 0 || request.root >= request.ranks || request.channels < 1 || request.slots < 1 ||
+      request.segment_bytes < 0)
+    return Status(Code::kInvalid, "COLL10", name + ": ranks, root, channels, slots or segment_bytes is out of range");
+  if (request.deterministic && !algorithm.deterministic)
+    return Status(Code::kInvalid, "COLL10", name + " is not possible in deterministic mode",
+                  "it adds in an order of its own; deterministic mode fixes the left fold over the ranks", "use direct or chain");
+  return algorithm.declare(header);
+}
+
+Result<const Algorithm*> Find(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Algorithm& algorithm : Algorithms()) {
+    if (algorithm.name == name) return &algorithm;
+    names.emplace_back(algorithm.name);
+  }
+  std::string all;
+  for (const std::string& one : names) all += (all.empty() ? "" : ", ") + one;
+  return Status(Code::kNotFound, "COLL11", "there is no algorithm \"" + std::string(name) + "\"", "there are " + all, "");
+}
+
+Program Write(const Algorithm& algorithm, const Header& header, std::int32_t rank) {
+  Program program;
+  program.rank = rank;
+  Writer writer(header, &program);
+  algorithm.write(writer);
+  writer.Finish();
+  return program;
+}
+
+}  // namespace
+
+std::span<const Algorithm> Algorithms() {
+  static const std::array kAll = {
+      kDirectAllreduce, kRingAllreduce, kDoublingAllreduce, kChainAllreduce, kTreeBroadcast, kChainBroadcast, kDisseminationBarrier,
+      kPointToPoint,    kSra,           kAllToAllV,         kEager,          kWindow,        kWindowRelaxed,  kNativeAllreduce};
+  return kAll;
+}
+
+Result<Plan> BuildPlan(std::string_view name, const Request& request) {
+  ASSIGN_OR_RETURN(const Algorithm* algorithm, Find(name));
+  Plan plan;
+  RETURN_IF_ERROR(Declare(*algorithm, request, &plan.header));
+  for (std::int32_t rank = 0; rank < request.ranks; ++rank) plan.programs.push_back(Write(*algorithm, plan.header, rank));
+  PostWriter post(plan.header, &plan.post);
+  algorithm->promise(post);
+  return plan;
+}
+
+Result<RankPlan> BuildProgram(std::string_view name, const Request& request, std::int32_t rank) {
+  ASSIGN_OR_RETURN(const Algorithm* algorithm, Find(name));
+  RankPlan plan;
+  RETURN_IF_ERROR(Declare(*algorithm, request, &plan.header));
+  if (rank < 0 || rank >= request.ranks) return Status(Code::kInvalid, "COLL10", "there is no rank " + std::to_string(rank));
+  plan.program = Write(*algorithm, plan.header, rank);
+  return plan;
+}
+
+void DeclareInOut(Header* header) {
+  header->buffers.push_back({.name = "in", .role = Role::kIn});
+  header->buffers.push_back({.name = "out", .role = Role::kOut, .may_alias = kIn});
+}
+
+std::int32_t DeclareScratch(Header* header, const char* name, Element element) {
+  header->buffers.push_back({.name = name, .role = Role::kScratch, .element = element});
+  return static_cast<std::int32_t>(header->buffers.size()) - 1;
+}
+
+std::int32_t DeclareScale(Header* header, double scale) {
+  header->scales.push_back(scale);
+  return static_cast<std::int32_t>(header->scales.size()) - 1;
+}
+
+Scales ScalesOf(const Header& header, bool partial_sums_are_stored) {
+  if (header.request.op != ReduceOp::kAvg) return {};
+  bool before = partial_sums_are_stored && header.request.dtype == Dtype::kF16;
+  return before ? Scales{.before = 0} : Scales{.after = 0};
+}
+
+Scales DeclareAverage(Header* header, bool partial_sums_are_stored) {
+  if (header->request.op == ReduceOp::kAvg) DeclareScale(header, 1.0 / header->request.ranks);
+  return ScalesOf(*header, partial_sums_are_stored);
+}
+
+void PromiseAllreduce(PostWriter& post) {
+  ChunkId in = post.At(kIn, post.Whole()), out = post.At(kOut, post.Whole());
+  double coefficient = post.request().op == ReduceOp::kAvg ? 1.0 / post.ranks() : 1;
+  post.Fold(kEveryRank, out, {{.rank = kEveryRank, .chunk = in, .coefficient = coefficient}});
+  post.post().identical = true;
+}
+
+}  // namespace ropewalk::collective

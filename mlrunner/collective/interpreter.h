@@ -1,0 +1,74 @@
+// The one interpreter of collective programs. It knows the order of steps (channels, loops, dependencies) and nothing of what a step does:
+// that is the machine's, which proves (check.cc), counts and times (simulate.cc) or moves bytes (run.h).
+//
+// Owner: whoever holds the machine. Thread rule: one thread. Only the constructor allocates.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "mlrunner/collective/layout.h"
+#include "mlrunner/collective/plan.h"
+
+namespace ropewalk::collective {
+
+enum class Outcome : std::uint8_t { kDone, kBlocked, kFailed };
+
+class Interpreter;
+
+class Machine {
+ public:
+  virtual ~Machine() = default;
+  // Does the step at which `at` stands, wholly: kDone; or leaves it for later (a machine may remember how far it came): kBlocked; kFailed
+  // ends the run, the machine knows why.
+  virtual Outcome Try(const Interpreter& at, const Step& step) = 0;
+};
+
+class Interpreter {
+ public:
+  // Both must outlive it. The program must be sound (CheckProgram).
+  Interpreter(const Program* program, const Layout* layout);
+
+  // To the start, for another instance.
+  void Restart();
+  // Lets every channel go as far as it can. kDone: all have ended.
+  Outcome Advance(Machine& machine);
+  // One step of one channel, if it can go. kDone: it did.
+  Outcome StepOnce(std::int32_t channel, Machine& machine);
+  // A channel that is not started is never run, and not waited for.
+  void SetStarted(std::int32_t channel, bool started) { at_[channel].started = started; }
+
+  bool ended(std::int32_t channel) const { return !at_[channel].started || at_[channel].step == program_->channels[channel].step_count; }
+  // Of the step that is being tried:
+  const Program& program() const { return *program_; }
+  const Layout& layout() const { return *layout_; }
+  std::int32_t rank() const { return program_->rank; }
+  std::int32_t channel() const { return current_; }
+  std::int32_t step_of(std::int32_t channel) const { return at_[channel].step; }  // within the channel
+  std::int64_t done_before(std::int32_t channel, std::int32_t step) const { return done_[program_->channels[channel].first_step + step]; }
+  Extent At(std::int32_t chunk) const { return layout_->OfChunk(chunk, iterations_.data()); }
+  // How often the target of a dependency must have been done before the current step may start.
+  std::int64_t NeededOf(const Dependency& dependency) const;
+
+  // How often a step (of the program) is done in a whole run.
+  std::int64_t times_of(std::int32_t step) const { return total_[step]; }
+  // Steps done since the start of this object, loops' own not counted.
+  std::uint64_t steps_done() const { return steps_done_; }
+
+ private:
+  struct Position {
+    std::int32_t step = 0;
+    bool started = true;
+  };
+  bool DependenciesHold(const Step& step) const;
+
+  const Program* program_;
+  const Layout* layout_;
+  std::vector<Position> at_;                // by channel
+  std::vector<std::int64_t> done_, total_;  // by step: executions so far; in the whole run
+  std::vector<std::int64_t> iterations_;    // by loop
+  std::int32_t current_ = 0;
+  std::uint64_t steps_done_ = 0;
+};
+
+}  // namespace ropewalk::collective

@@ -1,0 +1,162 @@
+#include "mlrunner/collective/layout.h"
+
+#include <algorithm>
+#include <string>
+
+namespace ropewalk::collective {
+namespace {
+
+Extent PartOf(Extent whole, std::int64_t parts, std::int64_t index, std::int64_t align) {
+  std::int64_t units = (whole.count + align - 1) / align;
+  std::int64_t each = units / parts, longer = units % parts;
+  std::int64_t begin = std::min(whole.count, (each * index + std::min(index, longer)) * align);
+  std::int64_t end = std::min(whole.count, (each * (index + 1) + std::min(index + 1, longer)) * align);
+  return {whole.offset + begin, end - begin};
+}
+
+Status Bad(const std::string& what) { return Status(Code::kInvalid, "COLL01", what, "the plan or the sizes it is bound to are wrong"); }
+
+}  // namespace
+
+std::int64_t EncodedBytes(const Codec& codec, std::int64_t count) {
+  if (count == 0) return 0;
+  std::int64_t bucket = codec.bucket_elements > 0 ? codec.bucket_elements : count;
+  return (count + bucket - 1) / bucket * codec.bucket_header_bytes + (count * codec.bits + 7) / 8;
+}
+
+std::int64_t Layout::LengthOf(std::int32_t range, std::int32_t codec, const std::int64_t* iterations) const {
+  std::int64_t count = OfRange(range, iterations).count;
+  return codec == kNone ? count : EncodedBytes(header_->request.codecs[codec], count);
+}
+
+Extent Layout::Evaluate(std::int32_t id, const std::int64_t* iterations) const {
+  const Range& range = shapes_->ranges[id];
+  const std::int64_t ranks = header_->request.ranks;
+  switch (range.kind) {
+    case RangeKind::kNothing:
+      return {};
+    case RangeKind::kSpan:
+      return {range.offset_scale * sizes_.count + range.offset_add, range.count_scale * sizes_.count + range.count_add};
+    case RangeKind::kPart:
+      return PartOf(OfRange(range.of, iterations), range.parts, range.index, range.align);
+    case RangeKind::kSegment: {
+      std::int64_t iteration = iterations == nullptr ? 0 : iterations[range.loop];
+      return PartOf(OfRange(range.of, iterations), trips_[range.loop] * range.lanes, iteration * range.lanes + range.lane, range.align);
+    }
+    case RangeKind::kPlaced:
+      return {range.index * LengthOf(range.stride_of, range.codec, iterations), LengthOf(range.of, range.codec, iterations)};
+    case RangeKind::kTable: {
+      std::int64_t before = 0;
+      if (range.by_column)
+        for (std::int64_t row = 0; row < range.row; ++row) before += sizes_.table[row * ranks + range.column];
+      else
+        for (std::int64_t column = 0; column < range.column; ++column) before += sizes_.table[range.row * ranks + column];
+      return {before * range.count_scale, sizes_.table[range.row * ranks + range.column] * range.count_scale};
+    }
+    case RangeKind::kParameter:
+      return {sizes_.parameters[range.row], sizes_.parameters[range.column]};
+  }
+  return {};
+}
+
+void Layout::SetColumn(std::int32_t column, const std::int64_t* counts) {
+  for (std::int32_t row = 0; row < header_->request.ranks; ++row) sizes_.table[row * header_->request.ranks + column] = counts[row];
+  for (std::size_t id = 0; id < fixed_.size(); ++id)
+    if (!moves_[id]) fixed_[id] = Evaluate(static_cast<std::int32_t>(id), nullptr);
+}
+
+Status Layout::CountTrips(const std::vector<Loop>& loops, std::int32_t end, std::int32_t ranges_known) {
+  while (static_cast<std::int32_t>(trips_.size()) < end) {
+    const Loop& loop = loops[trips_.size()];
+    std::int64_t trips = loop.trips;
+    if (trips <= 0) {
+      if (loop.range < 0 || loop.range >= ranges_known || moves_[loop.range] || loop.buffer < 0 ||
+          loop.buffer >= static_cast<std::int32_t>(header_->buffers.size()) || loop.lanes <= 0)
+        return Bad("loop " + std::to_string(trips_.size()) + " has no length");
+      std::int64_t bytes = fixed_[loop.range].count * element_bytes_[loop.buffer];
+      std::int64_t each = loop.segment_bytes * loop.lanes;
+      trips = each <= 0 ? 1 : std::max<std::int64_t>(1, (bytes + each - 1) / each);
+    }
+    trips_.push_back(trips);
+  }
+  return {};
+}
+
+Result<Layout> Layout::Make(const Header& header, const Shapes& shapes, const std::vector<Loop>& loops, const Sizes& sizes) {
+  Layout layout;
+  layout.header_ = &header;
+  layout.shapes_ = &shapes;
+  layout.sizes_ = sizes;
+  const std::int32_t ranks = header.request.ranks;
+  if (sizes.count < 0) return Bad("a count of " + std::to_string(sizes.count) + " elements");
+  for (std::int64_t entry : sizes.table)
+    if (entry < 0) return Bad("the count table holds " + std::to_string(entry));
+
+  for (const Buffer& buffer : header.buffers) {
+    std::int64_t bytes = 1;
+    if (buffer.element == Element::kPayload) bytes = SizeBytes(header.request.dtype);
+    if (buffer.element == Element::kAccumulator) bytes = SizeBytes(header.accumulator);
+    if (buffer.element == Element::kCount) bytes = 8;
+    layout.element_bytes_.push_back(bytes);
+  }
+
+  const auto count = static_cast<std::int32_t>(shapes.ranges.size());
+  layout.fixed_.resize(count);
+  layout.moves_.assign(count, false);
+  for (std::int32_t id = 0; id < count; ++id) {
+    const Range& range = shapes.ranges[id];
+    auto earlier = [&](std::int32_t other) { return other >= 0 && other < id; };
+    auto is_rank = [&](std::int32_t rank) { return rank >= 0 && rank < ranks; };
+    bool good = true;
+    switch (range.kind) {
+      case RangeKind::kNothing:
+      case RangeKind::kSpan:
+        break;
+      case RangeKind::kPart:
+        good = earlier(range.of) && range.parts > 0 && range.index >= 0 && range.index < range.parts && range.align > 0;
+        break;
+      case RangeKind::kSegment:
+        good = earlier(range.of) && range.loop >= 0 && range.loop < static_cast<std::int32_t>(loops.size()) && range.lanes > 0 &&
+               range.lane >= 0 && range.lane < range.lanes && range.align > 0;
+        break;
+      case RangeKind::kPlaced:
+        good = earlier(range.of) && earlier(range.stride_of) && range.index >= 0 &&
+               (range.codec == kNone || (range.codec >= 0 && range.codec < static_cast<std::int32_t>(header.request.codecs.size())));
+        break;
+      case RangeKind::kTable:
+        good = is_rank(range.row) && is_rank(range.column) && sizes.table.size() == static_cast<std::size_t>(ranks) * ranks;
+        break;
+      case RangeKind::kParameter: {
+        auto given = static_cast<std::int32_t>(sizes.parameters.size());
+        good = range.row >= 0 && range.row < given && range.column >= 0 && range.column < given;
+        break;
+      }
+    }
+    if (!good) return Bad("range " + std::to_string(id) + " cannot be evaluated");
+    // A loop's trips come from a range that stands before every range that moves with it.
+    if (range.kind == RangeKind::kSegment) RETURN_IF_ERROR(layout.CountTrips(loops, range.loop + 1, id));
+    layout.moves_[id] = range.kind == RangeKind::kSegment || (range.of != kNone && layout.moves_[range.of]) ||
+                        (range.stride_of != kNone && layout.moves_[range.stride_of]);
+    if (layout.moves_[id]) continue;
+    layout.fixed_[id] = layout.Evaluate(id, nullptr);
+    if (layout.fixed_[id].count < 0 || layout.fixed_[id].offset < 0)
+      return Bad("range " + std::to_string(id) + " has a negative length or offset");
+  }
+  RETURN_IF_ERROR(layout.CountTrips(loops, static_cast<std::int32_t>(loops.size()), count));
+
+  // A range that moves stays inside what it moves in, except placed ones, whose largest form is that of the first iteration.
+  layout.elements_.assign(header.buffers.size(), 0);
+  std::vector<std::int64_t> first(loops.size(), 0);
+  for (const Chunk& chunk : shapes.chunks) {
+    if (chunk.buffer == kNone || chunk.range == kNone) continue;
+    if (chunk.buffer >= static_cast<std::int32_t>(header.buffers.size()) || chunk.range >= count || chunk.buffer < 0 || chunk.range < 0)
+      return Bad("a chunk names no buffer or range");
+    std::int32_t around = chunk.range;
+    while (layout.moves_[around] && shapes.ranges[around].kind != RangeKind::kPlaced) around = shapes.ranges[around].of;
+    std::int64_t end = layout.OfRange(around, first.data()).end();
+    layout.elements_[chunk.buffer] = std::max(layout.elements_[chunk.buffer], end);
+  }
+  return layout;
+}
+
+}  // namespace ropewalk::collective

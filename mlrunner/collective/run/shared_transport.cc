@@ -1,0 +1,152 @@
+#include "mlrunner/collective/run/shared_transport.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace ropewalk::collective {
+namespace {
+
+constexpr std::size_t kAlign = 64;
+// A lost rank is told by Abort(); this is only for a wake-up that a kernel might lose.
+constexpr std::uint32_t kSleepMsMax = 100;
+
+}  // namespace
+
+SharedMemory::~SharedMemory() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+  if (fd_ >= 0) close(fd_);
+}
+
+Result<SharedMemory> SharedMemory::Create(std::size_t bytes) {
+  int fd = memfd_create("ropewalk-collective", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  auto failed = [&](const char* what) {
+    Status status(Code::kResourceExhausted, "COLL13", std::string("shared memory of ") + std::to_string(bytes) + " bytes: " + what,
+                  std::strerror(errno), "free memory, or use TCP");
+    if (fd >= 0) close(fd);
+    return status;
+  };
+  if (fd < 0) return failed("memfd_create");
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) return failed("ftruncate");
+  // A size that cannot change: a peer that shrank it would kill the others by SIGBUS.
+  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return failed("seal");
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) return failed("mmap");
+  SharedMemory memory;
+  memory.data_ = static_cast<char*>(data);
+  memory.bytes_ = bytes;
+  memory.fd_ = fd;
+  return memory;
+}
+
+Result<SharedMemory> SharedMemory::Open(int fd, std::size_t bytes) {
+  struct stat about{};
+  int seals = fcntl(fd, F_GET_SEALS);
+  bool sound = seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(fd, &about) == 0 && about.st_size == static_cast<off_t>(bytes);
+  void* data = sound ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+  if (data == MAP_FAILED) {
+    close(fd);
+    return Status(Code::kInvalid, "COLL13", "shared memory of a peer cannot be mapped",
+                  sound ? std::strerror(errno) : "its size is not sealed, or another");
+  }
+  SharedMemory memory;
+  memory.data_ = static_cast<char*>(data);
+  memory.bytes_ = bytes;
+  memory.fd_ = fd;
+  return memory;
+}
+
+std::size_t Board::BytesFor(std::int32_t ranks, std::int32_t channels) {
+  auto count = static_cast<std::size_t>(ranks);
+  return sizeof(Sleeper) * (count + 1) + sizeof(Edge) * count * count * static_cast<std::size_t>(channels);
+}
+
+SharedTransport::SharedTransport(std::int32_t rank, Board board, std::vector<char*> pools, std::size_t pool_bytes)
+    : rank_(rank), board_(board), pools_(std::move(pools)), pool_bytes_(pool_bytes), spins_(CalibratedSpins(board.ranks())) {}
+
+void SharedTransport::Abort(const Board& board, std::int32_t lost_rank) {
+  std::uint32_t none = 0;
+  board.lost().compare_exchange_strong(none, static_cast<std::uint32_t>(lost_rank) + 1);
+  for (std::int32_t rank = 0; rank < board.ranks(); ++rank) Wake(board.SleeperOf(rank));
+}
+
+bool SharedTransport::HasSlot(std::int32_t peer, std::int32_t channel, std::int32_t slots) {
+  const Board::Edge& edge = board_.EdgeOf(rank_, peer, channel);
+  std::uint64_t used = edge.posted.load(std::memory_order_relaxed) - edge.consumed.load(std::memory_order_acquire);
+  return used < static_cast<std::uint64_t>(std::min(slots, Board::kSlotsMax));
+}
+
+void SharedTransport::Post(std::int32_t peer, std::int32_t channel, const void* data, std::size_t bytes) {
+  Board::Edge& edge = board_.EdgeOf(rank_, peer, channel);
+  const auto place = reinterpret_cast<std::uint64_t>(data) - reinterpret_cast<std::uint64_t>(pools_[rank_]);
+  if (pools_[rank_] != nullptr && bytes > 0 && (place > pool_bytes_ || bytes > pool_bytes_ - place)) {
+    if (status_.ok())
+      status_ = Status(Code::kInvalid, "COLL14", "a message does not lie in the pool that peers can read", "the buffer is private memory",
+                       "take buffers of collectives from the transport");
+    return;
+  }
+  std::uint64_t posted = edge.posted.load(std::memory_order_relaxed);
+  edge.slots[posted % Board::kSlotsMax] = {place, bytes};
+  edge.posted.store(posted + 1, std::memory_order_release);
+  Wake(board_.SleeperOf(peer));
+}
+
+const void* SharedTransport::Peek(std::int32_t peer, std::int32_t channel, std::size_t index, void* /*landing*/, std::size_t bytes) {
+  const Board::Edge& edge = board_.EdgeOf(peer, rank_, channel);
+  std::uint64_t first = edge.consumed.load(std::memory_order_relaxed);
+  if (edge.posted.load(std::memory_order_acquire) <= first + index) return nullptr;
+  const Board::Edge::Slot slot = edge.slots[(first + index) % Board::kSlotsMax];
+  bool outside = pools_[peer] != nullptr && slot.bytes > 0 && (slot.place > pool_bytes_ || slot.bytes > pool_bytes_ - slot.place);
+  if (slot.bytes != bytes || outside) {
+    status_ = Status(Code::kInvalid, "COLL21",
+                     "rank " + std::to_string(peer) + " sent " + std::to_string(slot.bytes) + " bytes where rank " + std::to_string(rank_) +
+                         " expects " + std::to_string(bytes),
+                     "the ranks run different collectives, or with different counts", "make all ranks call the same");
+    return nullptr;
+  }
+  // Messages without bytes have no place; any address will do.
+  if (bytes == 0) return &board_;
+  return reinterpret_cast<const void*>(reinterpret_cast<std::uint64_t>(pools_[peer]) + slot.place);
+}
+
+void SharedTransport::Consume(std::int32_t peer, std::int32_t channel) {
+  Board::Edge& edge = board_.EdgeOf(peer, rank_, channel);
+  edge.consumed.store(edge.consumed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  Wake(board_.SleeperOf(peer));
+}
+
+bool SharedTransport::IsFlushed(std::int32_t peer, std::int32_t channel) {
+  const Board::Edge& edge = board_.EdgeOf(rank_, peer, channel);
+  return edge.posted.load(std::memory_order_relaxed) == edge.consumed.load(std::memory_order_acquire);
+}
+
+char* SharedTransport::Allocate(std::size_t bytes) {
+  if (pools_[rank_] == nullptr) {
+    owned_.push_back(ProcessPages().Take(bytes));
+    return owned_.back().data();
+  }
+  bytes = (bytes + kAlign - 1) / kAlign * kAlign;
+  if (bytes > pool_bytes_ - pool_used_) return nullptr;
+  char* at = pools_[rank_] + pool_used_;
+  pool_used_ += bytes;
+  return at;
+}
+
+void SharedTransport::Wait() {
+  // Everything that happened before the bell rang for the last time has been looked at already, or will be by the caller's next round.
+  Sleeper* sleeper = board_.SleeperOf(rank_);
+  if (std::uint32_t lost = board_.lost().load(std::memory_order_acquire); lost != 0 && status_.ok())
+    status_ =
+        Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(lost - 1) + " is lost", "its process ended, or it was aborted", "");
+  if (!status_.ok()) return;
+  WaitForBell(sleeper, seen_, spins_, kSleepMsMax);
+  seen_ = sleeper->bell.load(std::memory_order_acquire);
+}
+
+}  // namespace ropewalk::collective

@@ -1,0 +1,107 @@
+// The transport of ranks on one machine: a board of edges in memory that all of them map, and messages that are read where they lie, in the
+// sender's memory. Ranks may be threads of one process (then all memory is common) or processes, whose posted memory must come from a pool
+// that the peers have mapped.
+//
+// Owner: each rank owns its endpoint; the board and the pools are anonymous memory files, so nothing is left behind when a rank is killed.
+// Thread rule: an endpoint belongs to one thread; Abort() may be called from any.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/huge_pages.h"
+#include "base/status.h"
+#include "mlrunner/collective/run/sleeper.h"
+#include "mlrunner/collective/run/transport.h"
+
+namespace ropewalk::collective {
+
+// A mapped anonymous file. Move-only.
+class SharedMemory {
+ public:
+  SharedMemory() = default;
+  SharedMemory(SharedMemory&& other) noexcept { *this = std::move(other); }
+  SharedMemory& operator=(SharedMemory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~SharedMemory();
+  // Zeroed memory, its size sealed. kResourceExhausted when the system gives none.
+  static Result<SharedMemory> Create(std::size_t bytes);
+  // Of a descriptor that was passed by another process; kInvalid unless its size is sealed and exactly `bytes`.
+  static Result<SharedMemory> Open(int fd, std::size_t bytes);
+  char* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  int fd() const { return fd_; }
+
+ private:
+  char* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  int fd_ = -1;
+};
+
+// What all ranks of a communicator look at. Plain memory; BoardBytes() of it, zeroed at first.
+class Board {
+ public:
+  static constexpr std::int32_t kSlotsMax = 8;
+  static std::size_t BytesFor(std::int32_t ranks, std::int32_t channels);
+  Board(char* memory, std::int32_t ranks, std::int32_t channels) : memory_(memory), ranks_(ranks), channels_(channels) {}
+
+  struct alignas(64) Edge {
+    alignas(64) std::atomic<std::uint64_t> posted{0};
+    alignas(64) std::atomic<std::uint64_t> consumed{0};
+    struct Slot {
+      std::uint64_t place = 0, bytes = 0;
+    } slots[kSlotsMax];
+  };
+  Edge& EdgeOf(std::int32_t from, std::int32_t to, std::int32_t channel) const {
+    return reinterpret_cast<Edge*>(memory_ +
+                                   sizeof(Sleeper) * (static_cast<std::size_t>(ranks_) + 1))[(from * ranks_ + to) * channels_ + channel];
+  }
+  Sleeper* SleeperOf(std::int32_t rank) const { return reinterpret_cast<Sleeper*>(memory_) + 1 + rank; }
+  // 0, or 1 + the rank that was lost.
+  std::atomic<std::uint32_t>& lost() const { return reinterpret_cast<Sleeper*>(memory_)->bell; }
+  std::int32_t ranks() const { return ranks_; }
+  std::int32_t channels() const { return channels_; }
+
+ private:
+  char* memory_;
+  std::int32_t ranks_, channels_;
+};
+
+class SharedTransport : public Transport {
+ public:
+  // `pools[r]`: where rank r's pool begins in this process, and `pool_bytes` of each. All null: the ranks are threads, and every address is
+  // good for all. Slots of an edge beyond Board::kSlotsMax are not used.
+  SharedTransport(std::int32_t rank, Board board, std::vector<char*> pools, std::size_t pool_bytes);
+
+  // Frees all ranks that wait for `rank`: they fail with COLL20. From any thread, and from any process that has the board.
+  static void Abort(const Board& board, std::int32_t lost_rank);
+
+  bool HasSlot(std::int32_t peer, std::int32_t channel, std::int32_t slots) override;
+  void Post(std::int32_t peer, std::int32_t channel, const void* data, std::size_t bytes) override;
+  const void* Peek(std::int32_t peer, std::int32_t channel, std::size_t index, void* landing, std::size_t bytes) override;
+  void Consume(std::int32_t peer, std::int32_t channel) override;
+  bool IsFlushed(std::int32_t peer, std::int32_t channel) override;
+  char* Allocate(std::size_t bytes) override;
+  void Wait() override;
+  void Abort() override { Abort(board_, rank_); }
+  const Status& status() const override { return status_; }
+
+ private:
+  std::int32_t rank_;
+  Board board_;
+  std::vector<char*> pools_;
+  std::size_t pool_bytes_, pool_used_ = 0;
+  std::vector<HugeBuffer> owned_;  // of threads
+  std::uint32_t spins_, seen_ = 0;
+  Status status_;
+};
+
+}  // namespace ropewalk::collective

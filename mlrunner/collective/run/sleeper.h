@@ -1,0 +1,28 @@
+// Waiting for another core: spin for a while, then sleep. The one who waits raises a flag before it sleeps, and a waker makes a system
+// call only if the flag is up.
+//
+// Lives in memory that processes share. Thread rule: one thread waits, any may wake.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace ropewalk::collective {
+
+struct alignas(64) Sleeper {
+  std::atomic<std::uint32_t> bell{0};  // counts wakings; the futex
+  std::atomic<std::uint32_t> sleeping{0};
+};
+
+// After what the waiter waits for has been written.
+void Wake(Sleeper* sleeper);
+
+// Returns when the bell has rung since it stood at `seen`, or now and then without a reason. Spins `spins` times first; then sleeps, at
+// most `sleep_ms_max`.
+void WaitForBell(Sleeper* sleeper, std::uint32_t seen, std::uint32_t spins, std::uint32_t sleep_ms_max);
+
+// Spins that are worth it: none when the ranks of this machine outnumber its cores, for then a spinning rank keeps the one it waits for
+// from running.
+std::uint32_t CalibratedSpins(std::int32_t ranks_on_machine);
+
+}  // namespace ropewalk::collective

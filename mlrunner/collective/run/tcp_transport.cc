@@ -1,0 +1,243 @@
+#include "mlrunner/collective/run/tcp_transport.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "base/hash.h"
+#include "mlrunner/collective/run/sleeper.h"
+
+namespace ropewalk::collective {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
+constexpr std::uint32_t kMagic = 0x4c4f4352;  // "RCOL"
+constexpr std::uint16_t kVersion = 1;
+constexpr int kPollMsMax = 100;
+
+struct Header {
+  std::uint32_t magic;
+  std::uint16_t version, channel;
+  std::uint64_t job_epoch;
+  std::uint32_t communicator, from;
+  std::uint64_t sequence, bytes, fingerprint, payload_checksum, header_checksum;
+};
+static_assert(sizeof(Header) == 64);
+
+std::uint64_t ChecksumOf(const Header& header) {
+  return Checksum64(std::as_bytes(std::span(&header, 1)).first(sizeof(Header) - sizeof(header.header_checksum)));
+}
+
+}  // namespace
+
+TcpTransport::TcpTransport(std::int32_t rank, std::int32_t ranks, std::int32_t channels, std::vector<int> sockets, TcpOptions options)
+    : rank_(rank),
+      channels_(channels),
+      options_(options),
+      lines_(static_cast<std::size_t>(ranks) * channels),
+      spins_(CalibratedSpins(options.ranks_on_machine) / 8) {
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    lines_[i].socket = i < sockets.size() ? sockets[i] : -1;
+    if (lines_[i].socket < 0) continue;
+    int on = 1;
+    // Fails on sockets that are not TCP, which have no delay to turn off.
+    (void)setsockopt(lines_[i].socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  }
+  polls_.reserve(lines_.size());
+}
+
+TcpTransport::~TcpTransport() {
+  for (Line& line : lines_)
+    if (line.socket >= 0) close(line.socket);
+}
+
+void TcpTransport::Abort() {
+  for (Line& line : lines_)
+    if (line.socket >= 0) shutdown(line.socket, SHUT_RDWR);
+}
+
+void TcpTransport::Lost(std::int32_t peer, const char* why) {
+  if (status_.ok()) status_ = Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(peer) + " is lost", why, "");
+}
+
+bool TcpTransport::HasSlot(std::int32_t peer, std::int32_t channel, std::int32_t slots) {
+  Line& line = LineOf(peer, channel);
+  std::uint64_t limit = std::min<std::uint64_t>(static_cast<std::uint64_t>(slots), kSlotsMax);
+  if (line.posted - line.written >= limit) WriteOut(peer, channel);
+  return line.posted - line.written < limit;
+}
+
+void TcpTransport::Post(std::int32_t peer, std::int32_t channel, const void* data, std::size_t bytes) {
+  Line& line = LineOf(peer, channel);
+  Out& out = line.out[line.posted % kSlotsMax];
+  Header header{.magic = kMagic,
+                .version = kVersion,
+                .channel = static_cast<std::uint16_t>(channel),
+                .job_epoch = options_.job_epoch,
+                .communicator = options_.communicator,
+                .from = static_cast<std::uint32_t>(rank_),
+                .sequence = line.posted,
+                .bytes = bytes,
+                .fingerprint = fingerprint_,
+                .payload_checksum = options_.checksum_payload ? Checksum64(std::span(static_cast<const std::byte*>(data), bytes)) : 0,
+                .header_checksum = 0};
+  header.header_checksum = ChecksumOf(header);
+  std::memcpy(out.header, &header, sizeof(header));
+  out.data = static_cast<const char*>(data);
+  out.bytes = bytes;
+  ++line.posted;
+  WriteOut(peer, channel);
+}
+
+void TcpTransport::WriteOut(std::int32_t peer, std::int32_t channel) {
+  Line& line = LineOf(peer, channel);
+  while (line.written < line.posted && status_.ok()) {
+    Out& out = line.out[line.written % kSlotsMax];
+    iovec parts[2];
+    msghdr message{};
+    message.msg_iov = parts;
+    std::size_t done = line.out_done;
+    if (done < kHeaderBytes) parts[message.msg_iovlen++] = {out.header + done, kHeaderBytes - done};
+    std::size_t skip = done > kHeaderBytes ? done - kHeaderBytes : 0;
+    if (out.bytes > skip) parts[message.msg_iovlen++] = {const_cast<char*>(out.data) + skip, out.bytes - skip};
+    ssize_t wrote = sendmsg(line.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (wrote < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN && errno != EWOULDBLOCK) Lost(peer, std::strerror(errno));
+      return;
+    }
+    line.out_done += static_cast<std::size_t>(wrote);
+    if (line.out_done < kHeaderBytes + out.bytes) continue;
+    line.out_done = 0;
+    ++line.written;
+  }
+}
+
+// Bytes read; 0: none now; -1: lost.
+std::ptrdiff_t TcpTransport::Receive(std::int32_t peer, const Line& line, void* into, std::size_t bytes) {
+  for (;;) {
+    ssize_t got = recv(line.socket, into, bytes, MSG_DONTWAIT);
+    if (got > 0) return got;
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+    Lost(peer, got == 0 ? "it closed the connection" : std::strerror(errno));
+    return -1;
+  }
+}
+
+bool TcpTransport::ReadHeader(std::int32_t peer, std::int32_t channel, In* in, std::size_t bytes) {
+  Line& line = LineOf(peer, channel);
+  while (in->header_got < kHeaderBytes) {
+    std::ptrdiff_t got = Receive(peer, line, in->header + in->header_got, kHeaderBytes - in->header_got);
+    if (got <= 0) return false;
+    in->header_got += static_cast<std::size_t>(got);
+    if (in->header_got < kHeaderBytes) continue;
+    Header header;
+    std::memcpy(&header, in->header, sizeof(header));
+    auto turn = static_cast<std::uint64_t>(in - line.in);
+    auto from = [&] { return "a message of rank " + std::to_string(peer); };  // only failures may allocate
+    if (header.magic != kMagic || header.header_checksum != ChecksumOf(header))
+      status_ = Status(Code::kDataLoss, "COLL22", from() + " is damaged", "its header does not agree with its checksum", "");
+    else if (header.version != kVersion)
+      status_ = Status(Code::kVersionSkew, "COLL23", from() + " is of version " + std::to_string(header.version), "",
+                       "run one version on all ranks");
+    else if (header.job_epoch != options_.job_epoch || header.communicator != options_.communicator ||
+             header.from != static_cast<std::uint32_t>(peer))
+      status_ = Status(Code::kStale, "COLL24", from() + " is of another job, epoch or communicator", "", "");
+    else if (header.channel != channel || header.sequence != line.taken + turn || header.bytes != bytes ||
+             header.fingerprint != fingerprint_)
+      status_ = Status(Code::kInvalid, "COLL21",
+                       "rank " + std::to_string(peer) + " sent message " + std::to_string(header.sequence) + " of " +
+                           std::to_string(header.bytes) + " bytes where rank " + std::to_string(rank_) + " expects message " +
+                           std::to_string(line.taken + turn) + " of " + std::to_string(bytes),
+                       "the ranks run different collectives, or with different counts", "make all ranks call the same");
+    if (!status_.ok()) return false;
+    in->bytes = bytes;
+    in->got = 0;
+  }
+  return true;
+}
+
+const void* TcpTransport::Peek(std::int32_t peer, std::int32_t channel, std::size_t index, void* landing, std::size_t bytes) {
+  if (!status_.ok()) return nullptr;
+  Line& line = LineOf(peer, channel);
+  line.wants_in = true;
+  if (index >= kTurnsMax) {
+    status_ = Status(Code::kInvalid, "COLL12", "a step takes more than " + std::to_string(kTurnsMax) + " messages of one peer");
+    return nullptr;
+  }
+  In& in = line.in[index];
+  // An earlier one of the same step has to be there first: the stream is in order.
+  if (index > 0 && (line.in[index - 1].header_got < kHeaderBytes || line.in[index - 1].got < line.in[index - 1].bytes)) return nullptr;
+  if (in.header_got < kHeaderBytes) {
+    if (!ReadHeader(peer, channel, &in, bytes)) return nullptr;
+    in.landing = static_cast<char*>(landing);
+  }
+  while (in.got < in.bytes) {
+    std::ptrdiff_t got = Receive(peer, line, in.landing + in.got, in.bytes - in.got);
+    if (got <= 0) return nullptr;
+    in.got += static_cast<std::size_t>(got);
+    if (in.got < in.bytes || !options_.checksum_payload) continue;
+    Header header;
+    std::memcpy(&header, in.header, sizeof(header));
+    if (Checksum64(std::span(reinterpret_cast<const std::byte*>(in.landing), in.bytes)) != header.payload_checksum) {
+      status_ = Status(Code::kDataLoss, "COLL22", "a message of rank " + std::to_string(peer) + " is damaged",
+                       "its payload does not agree with its checksum", "");
+      return nullptr;
+    }
+  }
+  line.wants_in = false;
+  return bytes == 0 ? static_cast<const void*>(this) : in.landing;
+}
+
+void TcpTransport::Consume(std::int32_t peer, std::int32_t channel) {
+  Line& line = LineOf(peer, channel);
+  ++line.taken;
+  for (std::size_t i = 0; i + 1 < kTurnsMax; ++i) line.in[i] = line.in[i + 1];
+  line.in[kTurnsMax - 1] = {};
+}
+
+bool TcpTransport::IsFlushed(std::int32_t peer, std::int32_t channel) {
+  Line& line = LineOf(peer, channel);
+  if (line.written < line.posted) WriteOut(peer, channel);
+  return line.written == line.posted;
+}
+
+char* TcpTransport::Allocate(std::size_t bytes) {
+  owned_.push_back(ProcessPages().Take(bytes));
+  return owned_.back().data();
+}
+
+void TcpTransport::Wait() {
+  if (!status_.ok()) return;
+  // What waits to go out goes on whatever the steps are waiting for: their peers may wait for it.
+  polls_.clear();
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    Line& line = lines_[i];
+    if (line.socket < 0) continue;
+    short events = 0;
+    if (line.written < line.posted) {
+      WriteOut(static_cast<std::int32_t>(i) / channels_, static_cast<std::int32_t>(i) % channels_);
+      if (line.written < line.posted) events |= POLLOUT;
+    }
+    if (line.wants_in) events |= POLLIN;
+    if (events != 0) polls_.push_back({line.socket, events, 0});
+  }
+  // The steps look again a few times before the thread sleeps.
+  if (++spun_ < spins_) return;
+  spun_ = 0;
+  // EINTR and time-outs are fine: the caller looks for itself.
+  (void)poll(polls_.data(), polls_.size(), kPollMsMax);
+}
+
+}  // namespace ropewalk::collective

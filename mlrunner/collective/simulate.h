@@ -1,0 +1,60 @@
+// Runs a plan in virtual time on base/sim's network, with the interpreter that real runs use: the time, and who sent what.
+//
+// Thread rule: a pure function.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/sim/network.h"
+#include "base/status.h"
+#include "mlrunner/collective/layout.h"
+#include "mlrunner/collective/plan.h"
+#include "mlrunner/collective/trace.h"
+
+namespace ropewalk::collective {
+
+struct SimulateOptions {
+  Sizes sizes;
+  sim::NetworkOptions network;
+  std::int64_t overhead_ns = 0;        // of the processor, for each message sent or received
+  double reduce_ns_per_byte = 0;       // for each byte that is folded into another
+  double copy_ns_per_byte = 0;         // for each byte copied or scaled
+  double code_ns_per_byte = 0;         // for each byte encoded or decoded, of the longer form
+  std::vector<std::int64_t> start_ns;  // when each rank makes its local call; empty: all at 0
+  bool trace = false;
+};
+
+struct SimulateReport {
+  std::int64_t end_ns = 0;                              // the last rank's
+  std::vector<std::int64_t> ends_ns;                    // by rank
+  std::vector<std::int64_t> sent_bytes, sent_messages;  // by rank
+  std::int32_t contributed = 0;                         // eager: ranks whose own call came in time
+  std::uint64_t steps = 0;
+  Trace trace;
+};
+
+// kInvalid (COLL03) when the plan comes to no end.
+Result<SimulateReport> Simulate(const Plan& plan, const SimulateOptions& options);
+
+// What a plan costs by the α-β-γ model, from its steps, without queues: good for comparing, too small where messages wait for each other.
+struct CostOptions {
+  Sizes sizes;
+  double latency_ns = 0, ns_per_byte = 0, reduce_ns_per_byte = 0, overhead_ns = 0;
+};
+struct Cost {
+  std::int64_t rounds = 0;          // the longest chain of messages
+  std::int64_t sent_bytes_max = 0;  // of the rank that sends most
+  std::int64_t sent_bytes_total = 0;
+  std::int64_t sent_messages_max = 0;
+  std::int64_t folded_bytes_max = 0;
+  std::int64_t scratch_bytes_max = 0;  // memory beyond the caller's
+  double ns = 0;
+};
+Result<Cost> EstimateCost(const Plan& plan, const CostOptions& options);
+
+// The plan as text: what is promised, the buffers, and the steps of one rank.
+std::string Explain(const Plan& plan, std::int32_t rank);
+
+}  // namespace ropewalk::collective

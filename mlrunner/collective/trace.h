@@ -1,0 +1,24 @@
+// What a rank sent and received, in the order of each channel: the same for every transport, and for virtual time.
+//
+// Thread rule: values.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace ropewalk::collective {
+
+struct TraceEntry {
+  bool sent = false;
+  std::int32_t channel = 0, peer = 0;
+  std::int64_t bytes = 0;
+  bool operator==(const TraceEntry&) const = default;
+};
+
+// By rank; within a rank, the entries of one channel are in order, those of different channels are not compared.
+using Trace = std::vector<std::vector<TraceEntry>>;
+
+// Sorted by channel, so that equal runs are equal values.
+Trace ByChannel(Trace trace);
+
+}  // namespace ropewalk::collective

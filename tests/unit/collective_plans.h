@@ -1,0 +1,67 @@
+// The plans that several tests go through.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mlrunner/collective/algorithms.h"
+
+namespace ropewalk::collective::testing {
+
+inline Codec MinMax(std::int64_t bits) { return {.name = "min_max", .bits = bits, .bucket_elements = 4, .bucket_header_bytes = 8}; }
+
+// A ring of neighbours, with weights that are whole numbers so that they can be followed exactly.
+inline std::vector<std::vector<double>> RingOfNeighbours(std::int32_t ranks) {
+  std::vector<std::vector<double>> w(ranks, std::vector<double>(ranks));
+  for (std::int32_t i = 0; i < ranks; ++i) {
+    w[i][i] = 5;
+    w[i][(i + 1) % ranks] += 2;
+    w[i][(i + ranks - 1) % ranks] += 3;
+  }
+  return w;
+}
+
+struct Case {
+  std::string algorithm;
+  Request request;
+};
+
+// Every algorithm at `ranks`, with segments and channels where it has them.
+inline std::vector<Case> AllCases(std::int32_t ranks, std::int64_t segment_bytes, Dtype dtype = Dtype::kF32) {
+  std::vector<Case> cases;
+  auto add = [&](const char* algorithm, Request request) {
+    request.ranks = ranks;
+    request.dtype = dtype;
+    cases.push_back({algorithm, request});
+  };
+  add("direct", {.segment_bytes = segment_bytes});
+  add("direct", {.deterministic = true, .slots = 1});
+  add("ring", {.channels = 1, .segment_bytes = segment_bytes});
+  add("ring", {.channels = 2, .segment_bytes = segment_bytes});
+  add("recursive_doubling", {.slots = 1});
+  add("chain", {.deterministic = true, .segment_bytes = segment_bytes, .slots = 1});
+  add("chain", {.segment_bytes = segment_bytes, .slots = 2});
+  for (std::int32_t root : {0, ranks - 1}) {
+    add("broadcast_tree", {.collective = Collective::kBroadcast, .root = root, .segment_bytes = segment_bytes, .slots = 1});
+    add("broadcast_chain", {.collective = Collective::kBroadcast, .root = root, .segment_bytes = segment_bytes});
+    add("send_recv", {.collective = Collective::kSendRecv, .root = root, .peer = ranks / 2, .segment_bytes = segment_bytes});
+  }
+  add("barrier", {.collective = Collective::kBarrier, .slots = 1});
+  add("sra", {.codecs = {MinMax(4)}});
+  add("all_to_all_v", {.collective = Collective::kAllToAllV});
+  add("eager", {.slots = 1, .quorum = ranks});
+  add("window", {.collective = Collective::kMix, .mixing = RingOfNeighbours(ranks)});
+  add("native", {});
+  return cases;
+}
+
+inline std::string Name(const Case& one) {
+  return one.algorithm + " P=" + std::to_string(one.request.ranks) + " segment=" + std::to_string(one.request.segment_bytes) +
+         " channels=" + std::to_string(one.request.channels) + " slots=" + std::to_string(one.request.slots) +
+         " root=" + std::to_string(one.request.root) + (one.request.deterministic ? " deterministic" : "") + " " +
+         std::string(collective::Name(one.request.dtype));
+}
+
+}  // namespace ropewalk::collective::testing

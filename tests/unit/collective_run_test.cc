@@ -1,0 +1,315 @@
+// Real runs: the right numbers, the same bits on all ranks, the trace of virtual time, over every transport.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/random.h"
+#include "mlrunner/collective/simulate.h"
+#include "tests/unit/collective_plans.h"
+#include "tests/unit/collective_ranks.h"
+
+namespace ropewalk::collective::testing {
+namespace {
+
+const char* Name(Kind kind) { return kind == Kind::kThreads ? "threads" : kind == Kind::kPools ? "pools" : "sockets"; }
+
+double Get(Dtype dtype, const char* data, std::int64_t i) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return reinterpret_cast<const float*>(data)[i];
+    case Dtype::kF64:
+      return reinterpret_cast<const double*>(data)[i];
+    case Dtype::kI32:
+      return reinterpret_cast<const std::int32_t*>(data)[i];
+    case Dtype::kI64:
+      return static_cast<double>(reinterpret_cast<const std::int64_t*>(data)[i]);
+    default:
+      return HalfToFloat(dtype, reinterpret_cast<const std::uint16_t*>(data)[i]);
+  }
+}
+
+void Set(Dtype dtype, char* data, std::int64_t i, double value) {
+  switch (dtype) {
+    case Dtype::kF32:
+      reinterpret_cast<float*>(data)[i] = static_cast<float>(value);
+      break;
+    case Dtype::kF64:
+      reinterpret_cast<double*>(data)[i] = value;
+      break;
+    case Dtype::kI32:
+      reinterpret_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(value);
+      break;
+    case Dtype::kI64:
+      reinterpret_cast<std::int64_t*>(data)[i] = static_cast<std::int64_t>(value);
+      break;
+    default:
+      reinterpret_cast<std::uint16_t*>(data)[i] = FloatToHalf(dtype, static_cast<float>(value));
+  }
+}
+
+struct Ran {
+  std::vector<std::vector<char>> in, out;  // by rank
+  std::vector<Status> statuses;
+  Trace trace;
+  std::uint64_t steps = 0;
+};
+
+Ran RunAll(Kind kind, const Plan& plan, std::int64_t count, bool in_place, std::uint64_t seed, int rounds = 1) {
+  const std::int32_t ranks = plan.header.request.ranks;
+  const Dtype dtype = plan.header.request.dtype;
+  const auto bytes = static_cast<std::size_t>(count * SizeBytes(dtype));
+  Fabric fabric(kind, ranks, plan.header.channel_count);
+  Ran ran;
+  ran.in.resize(ranks);
+  ran.out.resize(ranks);
+  ran.statuses.resize(ranks);
+  ran.trace.resize(ranks);
+  std::vector<std::uint64_t> steps(ranks);
+  OnAllRanks(ranks, [&](std::int32_t rank) {
+    Transport& transport = fabric.endpoint(rank);
+    char* in = transport.Allocate(bytes + 64);
+    char* out = in_place ? in : transport.Allocate(bytes + 64);
+    Random random = Random::ForPurpose(seed, static_cast<std::uint64_t>(rank));
+    for (std::int64_t i = 0; i < count; ++i) {
+      double value = IsFloat(dtype) ? random.Unit() * 2 - 1 : static_cast<double>(random.Below(9)) - 4;
+      Set(dtype, in, i, value);
+    }
+    ran.in[rank].assign(in, in + bytes);
+    auto instance = Instance::Make(&plan.header, &plan.programs[rank], {.count = count}, &transport);
+    if (!instance.ok()) {
+      ran.statuses[rank] = instance.status();
+      return;
+    }
+    (*instance)->Record(&ran.trace[rank]);
+    for (int round = 0; round < rounds && ran.statuses[rank].ok(); ++round) {
+      std::memcpy(in, ran.in[rank].data(), bytes);
+      (*instance)->Bind(std::vector<void*>{in, out});
+      ran.statuses[rank] = (*instance)->Run();
+    }
+    ran.out[rank].assign(out, out + bytes);
+    steps[rank] = (*instance)->steps();
+  });
+  for (std::uint64_t one : steps) ran.steps += one;
+  ran.trace = ByChannel(std::move(ran.trace));
+  return ran;
+}
+
+Plan Built(std::string_view algorithm, const Request& request) {
+  auto plan = BuildPlan(algorithm, request);
+  EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+  return plan.ok() ? *std::move(plan) : Plan{};
+}
+
+// What the plan promises, in double; and how large the operands were, for the error.
+void ExpectAllreduced(const Plan& plan, const Ran& ran, std::int64_t count, const std::string& what) {
+  const Request& request = plan.header.request;
+  const double epsilon = request.dtype == Dtype::kF64    ? 0x1p-53
+                         : request.dtype == Dtype::kF16  ? 0x1p-11
+                         : request.dtype == Dtype::kBf16 ? 0x1p-8
+                         : request.dtype == Dtype::kF32  ? 0x1p-24
+                                                         : 0;
+  for (std::int32_t rank = 0; rank < request.ranks; ++rank) {
+    ASSERT_TRUE(ran.statuses[rank].ok()) << what << " rank " << rank << ": " << ran.statuses[rank].ToString();
+    ASSERT_EQ(ran.out[rank], ran.out[0]) << what << ": ranks 0 and " << rank << " hold different bits";
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    double expected = 0, size = 0;
+    for (std::int32_t rank = 0; rank < request.ranks; ++rank) {
+      double x = Get(request.dtype, ran.in[rank].data(), i);
+      size += std::abs(x);
+      if (rank == 0)
+        expected = x;
+      else if (request.op == ReduceOp::kMin)
+        expected = std::min(expected, x);
+      else if (request.op == ReduceOp::kMax)
+        expected = std::max(expected, x);
+      else if (request.op == ReduceOp::kProd)
+        expected *= x;
+      else
+        expected += x;
+    }
+    if (request.op == ReduceOp::kAvg) expected /= request.ranks, size /= request.ranks;
+    if (request.op == ReduceOp::kProd) size = std::abs(expected);
+    if (request.op == ReduceOp::kAvg && !IsFloat(request.dtype)) expected = std::trunc(expected);
+    double got = Get(request.dtype, ran.out[0].data(), i);
+    // Below the smallest normal f16 the spacing is fixed.
+    double bound = request.ranks * epsilon * size + (request.dtype == Dtype::kF16 ? request.ranks * 0x1p-25 : 0);
+    ASSERT_LE(std::abs(got - expected), bound) << what << " element " << i;
+  }
+}
+
+class Runs : public ::testing::TestWithParam<Kind> {};
+
+TEST_P(Runs, EveryAlgorithmOverEveryGroupAndLength) {
+  for (int ranks : {1, 2, 3, 4, 5, 8})
+    for (std::int64_t count : {std::int64_t{1}, std::int64_t{7}, std::int64_t{5003}})
+      for (bool in_place : {false, true})
+        for (const char* algorithm : {"direct", "ring", "recursive_doubling", "chain"}) {
+          Plan plan = Built(algorithm, {.ranks = ranks, .channels = 2, .segment_bytes = 1024});
+          Ran ran = RunAll(GetParam(), plan, count, in_place, 7, 2);
+          ExpectAllreduced(plan, ran, count,
+                           std::string(algorithm) + " P=" + std::to_string(ranks) + " N=" + std::to_string(count) + " " + Name(GetParam()));
+        }
+}
+
+TEST_P(Runs, BroadcastBarrierAndPointToPoint) {
+  const std::int64_t count = 3001;
+  for (int ranks : {2, 3, 5}) {
+    for (const char* algorithm : {"broadcast_tree", "broadcast_chain"}) {
+      Plan plan = Built(algorithm, {.collective = Collective::kBroadcast, .ranks = ranks, .root = ranks - 1, .segment_bytes = 1000});
+      Ran ran = RunAll(GetParam(), plan, count, false, 3);
+      for (int rank = 0; rank < ranks; ++rank) {
+        ASSERT_TRUE(ran.statuses[rank].ok()) << ran.statuses[rank].ToString();
+        EXPECT_EQ(ran.out[rank], ran.in[ranks - 1]) << algorithm;
+      }
+    }
+    Plan barrier = Built("barrier", {.collective = Collective::kBarrier, .ranks = ranks});
+    for (const Status& status : RunAll(GetParam(), barrier, 1, false, 3, 20).statuses) EXPECT_TRUE(status.ok()) << status.ToString();
+    Plan send = Built("send_recv", {.collective = Collective::kSendRecv, .ranks = ranks, .root = 1, .peer = 0, .segment_bytes = 512});
+    Ran ran = RunAll(GetParam(), send, count, false, 3);
+    ASSERT_TRUE(ran.statuses[0].ok()) << ran.statuses[0].ToString();
+    EXPECT_EQ(ran.out[0], ran.in[1]);
+  }
+}
+
+// Rule of the house: what is simulated is what ships.
+TEST_P(Runs, HaveTheTraceOfVirtualTime) {
+  for (int ranks : {2, 3, 4, 7})
+    for (const char* algorithm : {"direct", "ring", "recursive_doubling", "chain"}) {
+      Plan plan = Built(algorithm, {.ranks = ranks, .channels = 2, .segment_bytes = 2048});
+      Ran ran = RunAll(GetParam(), plan, 5003, true, 5);
+      auto simulated = Simulate(plan, {.sizes = {.count = 5003}, .trace = true});
+      ASSERT_TRUE(simulated.ok());
+      EXPECT_EQ(ran.trace, simulated->trace) << algorithm << " P=" << ranks << " " << Name(GetParam());
+      EXPECT_EQ(ran.steps, simulated->steps) << algorithm;
+      EXPECT_GT(ran.steps, 0u);
+    }
+}
+
+TEST_P(Runs, TypesAndOperations) {
+  for (Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kF16, Dtype::kBf16, Dtype::kI32, Dtype::kI64})
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProd, ReduceOp::kAvg})
+      for (const char* algorithm : {"direct", "ring", "recursive_doubling", "chain"}) {
+        Plan plan = Built(algorithm, {.dtype = dtype, .op = op, .ranks = 4, .channels = 1, .segment_bytes = 512});
+        Ran ran = RunAll(GetParam(), plan, 301, true, 11);
+        ExpectAllreduced(plan, ran, 301, std::string(algorithm) + " " + std::string(Name(dtype)) + " " + std::string(Name(op)));
+      }
+}
+
+// The sum of these is infinite in f16; their mean is not.
+TEST_P(Runs, MeansOfLargeHalvesAreFinite) {
+  for (const char* algorithm : {"direct", "ring", "recursive_doubling", "chain"}) {
+    Plan plan = Built(algorithm, {.dtype = Dtype::kF16, .op = ReduceOp::kAvg, .ranks = 4, .channels = 1});
+    Fabric fabric(GetParam(), 4, plan.header.channel_count);
+    OnAllRanks(4, [&](std::int32_t rank) {
+      auto* data = reinterpret_cast<std::uint16_t*>(fabric.endpoint(rank).Allocate(64));
+      std::fill(data, data + 9, FloatToHalf(Dtype::kF16, 30000));
+      auto instance = Instance::Make(&plan.header, &plan.programs[rank], {.count = 9}, &fabric.endpoint(rank));
+      ASSERT_TRUE(instance.ok());
+      (*instance)->Bind(std::vector<void*>{data, data});
+      Status status = (*instance)->Run();
+      ASSERT_TRUE(status.ok()) << status.ToString();
+      for (int i = 0; i < 9; ++i) EXPECT_EQ(HalfToFloat(Dtype::kF16, data[i]), 30000) << algorithm;
+    });
+  }
+}
+
+// Fused, cut into segments, by another algorithm: the same bits.
+TEST_P(Runs, DeterministicModeGivesTheSameBitsHoweverItIsDone) {
+  for (Dtype dtype : {Dtype::kF32, Dtype::kBf16})
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
+      std::vector<char> first;
+      for (const char* algorithm : {"direct", "chain"})
+        for (std::int64_t segment_bytes : {0, 64, 1000}) {
+          Plan plan = Built(algorithm, {.dtype = dtype, .op = op, .ranks = 5, .deterministic = true, .segment_bytes = segment_bytes});
+          Ran ran = RunAll(GetParam(), plan, 997, true, 13);
+          ASSERT_TRUE(ran.statuses[0].ok()) << ran.statuses[0].ToString();
+          if (first.empty()) first = ran.out[0];
+          EXPECT_EQ(ran.out[0], first) << algorithm << " " << segment_bytes;
+        }
+    }
+}
+
+// Every bit pattern of the half types there and back; rounding against the definition.
+TEST(Kernels, HalvesConvertExactlyAndRoundToNearestEven) {
+  for (Dtype dtype : {Dtype::kF16, Dtype::kBf16}) {
+    for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+      float value = HalfToFloat(dtype, static_cast<std::uint16_t>(bits));
+      if (std::isnan(value)) {
+        EXPECT_TRUE(std::isnan(HalfToFloat(dtype, FloatToHalf(dtype, value))));
+        continue;
+      }
+      ASSERT_EQ(FloatToHalf(dtype, value), bits) << Name(dtype);
+      // Half way to the next one of equal sign goes to the even one.
+      float next = HalfToFloat(dtype, static_cast<std::uint16_t>(bits + 1));
+      if ((bits & 0x7fff) == 0x7fff || std::isnan(next) || std::isinf(next) || std::isinf(value)) continue;
+      float middle = static_cast<float>((static_cast<double>(value) + static_cast<double>(next)) / 2);
+      ASSERT_EQ(FloatToHalf(dtype, middle), bits + (bits & 1)) << Name(dtype) << " " << bits;
+    }
+    EXPECT_TRUE(std::isinf(HalfToFloat(dtype, FloatToHalf(dtype, 3.4028235e38f))));
+  }
+}
+
+TEST(Kernels, AveragesOfWholeNumbersAreTheirQuotients) {
+  for (std::int64_t n = 1; n < 200; ++n) {
+    const std::int64_t values[] = {n, -n, 3 * n - 1, (std::int64_t{1} << 60) / n * n};
+    std::int64_t results[4];
+    const Row row{values, Dtype::kI64, 1};
+    FoldRows(ReduceOp::kSum, Dtype::kI64, {&row, 1}, 1.0 / static_cast<double>(n), Dtype::kI64, results, 4);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(results[i], values[i] / n) << n;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Runs, ::testing::Values(Kind::kThreads, Kind::kPools, Kind::kSockets),
+                         [](const auto& info) { return std::string(Name(info.param)); });
+
+TEST(Instance, RefusesWhatItHasNoMachineFor) {
+  Fabric fabric(Kind::kThreads, 4, 3);
+  for (const char* algorithm : {"sra", "eager", "native"}) {
+    Plan plan = Built(algorithm, {.ranks = 4, .quorum = 4, .codecs = {MinMax(4)}});
+    auto instance = Instance::Make(&plan.header, &plan.programs[0], {.count = 4}, &fabric.endpoint(0));
+    ASSERT_FALSE(instance.ok());
+    EXPECT_EQ(instance.status().tag(), "COLL12");
+  }
+}
+
+TEST(Instance, PrivateMemoryIsRefusedWherePeersReadPools) {
+  Plan plan = Built("direct", {.ranks = 2});
+  Fabric fabric(Kind::kPools, 2, 1);
+  std::vector<Status> statuses(2);
+  OnAllRanks(2, [&](std::int32_t rank) {
+    std::vector<float> mine(100);
+    auto instance = Instance::Make(&plan.header, &plan.programs[rank], {.count = 100}, &fabric.endpoint(rank));
+    ASSERT_TRUE(instance.ok());
+    (*instance)->Bind(std::vector<void*>{mine.data(), mine.data()});
+    statuses[rank] = (*instance)->Run();
+  });
+  for (const Status& status : statuses) EXPECT_EQ(status.tag(), "COLL14");
+}
+
+TEST(Instance, DifferentCountsAreAnErrorAndNeverWrongNumbers) {
+  for (Kind kind : {Kind::kThreads, Kind::kPools, Kind::kSockets}) {
+    Plan plan = Built("ring", {.ranks = 3, .channels = 1});
+    Fabric fabric(kind, 3, 1);
+    std::vector<Status> statuses(3);
+    OnAllRanks(3, [&](std::int32_t rank) {
+      std::int64_t count = rank == 1 ? 400 : 100;
+      auto* memory = reinterpret_cast<float*>(fabric.endpoint(rank).Allocate(1600));
+      std::fill(memory, memory + count, 1.0f);
+      auto instance = Instance::Make(&plan.header, &plan.programs[rank], {.count = count}, &fabric.endpoint(rank));
+      ASSERT_TRUE(instance.ok());
+      (*instance)->Bind(std::vector<void*>{memory, memory});
+      statuses[rank] = (*instance)->Run();
+    });
+    bool named = false;
+    for (const Status& status : statuses) {
+      EXPECT_FALSE(status.ok()) << Name(kind);
+      named = named || status.tag() == "COLL21";
+    }
+    EXPECT_TRUE(named) << Name(kind);
+  }
+}
+
+}  // namespace
+}  // namespace ropewalk::collective::testing
