@@ -12,6 +12,11 @@ find_package(fmt REQUIRED)
 find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
 find_library(ZSTD_LIBRARY zstd REQUIRED)
 
+# oneDNN's own CMake config asks for OpenCL files that the package does not hold.
+find_path(DNNL_INCLUDE dnnl.hpp REQUIRED)
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+find_package(OpenMP REQUIRED)
+
 # Looked for and reported; used by the plugin in mlrunner/gpu. Without nvcc that is a lane that tests name as skipped.
 include(CheckLanguage)
 check_language(CUDA)

@@ -492,6 +492,15 @@ Status AdamW(RefCall& c) {
   return {};
 }
 
+Status Map(RefCall& c) {
+  std::vector<RefTensor> inputs;
+  for (const RefTensor* in : c.in) inputs.push_back(*in);
+  std::map<std::string, RefTensor> none;
+  ASSIGN_OR_RETURN(RefResult result, Evaluate(*c.op.bodies[0], c.bindings, inputs, none, c.run));
+  c.out = std::move(result.outputs);
+  return {};
+}
+
 double Sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : x; }
 
 RefTable MakeTable() {
@@ -559,6 +568,7 @@ RefTable MakeTable() {
   table[&kLayerNorm] = LayerNorm;
   table[&kLayerNormGrad] = LayerNormGrad;
   table[&kAdamW] = AdamW;
+  table[&kMap] = Map;
   return table;
 }
 

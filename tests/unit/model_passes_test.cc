@@ -6,6 +6,7 @@
 
 #include "mlrunner/graph/grad.h"
 #include "mlrunner/graph/ops.h"
+#include "mlrunner/graph/optimizers.h"
 #include "mlrunner/graph/passes/pass.h"
 #include "mlrunner/kernels/fold.h"
 #include "mlrunner/kernels/reference.h"
@@ -274,6 +275,24 @@ TEST(Passes, SymbolsPassThrough) {
     EXPECT_EQ(x1->outputs[0].data, x2->outputs[0].data);
     EXPECT_EQ(x1->outputs[1].data, x2->outputs[1].data);
   }
+}
+
+TEST(Passes, UpdatesOfDifferentParametersStayIndependent) {
+  Builder b;
+  std::vector<Parameter> parameters = {b.NewParameter("v", {3}, Initializer::Ones()), b.NewParameter("w", {3}, Initializer::Ones())};
+  Value loss = ReduceSum(parameters[0] * parameters[1]);
+  ApplySgd(b, parameters, Grad(loss, {parameters.begin(), parameters.end()}), .1, {.momentum = .9, .weight_decay = .1});
+  Graph graph = MergeEqual(*b.Finish());
+  int updates = 0;
+  for (const Op& op : graph.ops) {
+    if (graph.region(op.region).kind != RegionKind::kUpdate) continue;
+    ++updates;
+    for (ValueId in : op.inputs) {
+      RegionId from = graph.op(graph.value(in).producer).region;
+      EXPECT_TRUE(from == op.region || graph.region(from).kind != RegionKind::kUpdate) << graph.Describe(in);
+    }
+  }
+  EXPECT_GT(updates, 10);
 }
 
 }  // namespace

@@ -21,6 +21,12 @@ bool TouchesTokens(const Graph& graph, const Op& op) {
 // Inputs and first versions are the graph's signature.
 bool IsSignature(const Op& op) { return op.def->traits.source; }
 
+// What must not be mixed: the stage, or the update region.
+std::int32_t PlaceOf(const Graph& graph, const Op& op) {
+  const RegionInfo& region = graph.region(op.region);
+  return region.kind == RegionKind::kUpdate ? -1 - static_cast<std::int32_t>(op.region.value) : region.stage;
+}
+
 std::optional<double> ScalarFill(const Graph& graph, ValueId id) {
   const Op& op = graph.op(graph.value(id).producer);
   if (op.def != &kFill || op.half != Half::kWhole) return std::nullopt;
@@ -49,7 +55,7 @@ Graph RemoveDeadCode(const Graph& graph) {
 }
 
 Graph MergeEqual(const Graph& graph) {
-  // Of one pipeline stage only: a merge across stages would make one wait for the other.
+  // Of one pipeline stage only, and updates of one parameter only: a merge across them would make one wait for the other.
   using Key = std::tuple<const OpDef*, std::vector<ValueId>, std::uint32_t, std::int32_t, std::uint64_t>;
   std::map<Key, std::vector<OpId>> seen;  // ops of the new graph; attributes are compared after
   Rewriter rewriter(graph);
@@ -63,7 +69,7 @@ Graph MergeEqual(const Graph& graph) {
     std::vector<ValueId> inputs;
     for (ValueId in : op.inputs) inputs.push_back(rewriter.At(in));
     if (op.def->traits.commutative) std::sort(inputs.begin(), inputs.end());
-    Key key{op.def, inputs, op.clone, graph.region(op.region).stage, op.def->traits.random ? op.stable_id : 0};
+    Key key{op.def, inputs, op.clone, PlaceOf(graph, op), op.def->traits.random ? op.stable_id : 0};
     auto equal = [&](OpId other) {
       const Op& o = rewriter.graph().op(other);
       return o.attrs == op.attrs && std::equal(op.outputs.begin(), op.outputs.end(), o.outputs.begin(), [&](ValueId a, ValueId b) {

@@ -15,6 +15,9 @@ bool Fusible(const Op& op) {
   return op.def->traits.elementwise && op.half == Half::kWhole && op.outputs.size() == 1 && op.def != &kMap && op.bodies.empty();
 }
 
+// Kernels hold a group's values in blocks that must fit into the nearest cache.
+constexpr int kMembersMax = 16;
+
 bool IsScalarFill(const Graph& graph, ValueId value) {
   const Op& op = graph.op(graph.value(value).producer);
   return op.def == &kFill && graph.value(value).type.shape.empty();
@@ -27,6 +30,7 @@ std::vector<std::uint32_t> Groups(const Graph& graph) {
   for (ValueId value : graph.Roots()) visible.insert(value);
   for (const AliasGroup& group : graph.alias_groups) visible.insert(group.values.begin(), group.values.end());
   std::vector<std::uint32_t> root(graph.ops.size());
+  std::vector<int> members(graph.ops.size(), 1);
   for (std::uint32_t i = 0; i < root.size(); ++i) root[i] = i;
   for (std::size_t i = graph.ops.size(); i-- > 0;) {
     const Op& op = graph.ops[i];
@@ -37,7 +41,9 @@ std::vector<std::uint32_t> Groups(const Graph& graph) {
                  graph.value(last.outputs[0]).type.shape == graph.value(op.outputs[0]).type.shape &&
                  graph.value(last.outputs[0]).layout == graph.value(op.outputs[0]).layout;
     for (OpId user : users[op.outputs[0].value]) joins = joins && root[user.value] == group;
-    if (joins) root[i] = group;
+    if (!joins || members[group] == kMembersMax) continue;
+    root[i] = group;
+    ++members[group];
   }
   return root;
 }

@@ -1,0 +1,102 @@
+#include "mlrunner/graph/optimizers.h"
+
+#include "mlrunner/graph/maths.h"
+#include "mlrunner/graph/ops.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+Scope UpdateOf(const Builder& b, StateId parameter) {
+  Scope scope;
+  scope.module = "optimizer/" + b.graph().state(parameter).name;
+  scope.role = Role::kOptimizer;
+  scope.phase = Phase::kUpdate;
+  scope.region = RegionKind::kUpdate;
+  scope.parameter = parameter;
+  return scope;
+}
+
+Dtype DtypeOf(Builder& b, const std::vector<Parameter>& parameters) {
+  return parameters.empty() ? Dtype::kF32 : b.graph().state(parameters[0].state).type.dtype;
+}
+
+StateId ScalarState(Builder& b, const char* name, Dtype dtype, double value) {
+  return b.NewState(name, StateKind::kScalar, {dtype, {}}, Initializer::Constant(value));
+}
+
+StateId MomentOf(Builder& b, StateId parameter, const char* name) {
+  const StateInfo info = b.graph().state(parameter);
+  StateId moment = b.NewState(info.name + "/" + name, StateKind::kOptimizer, info.type, Initializer::Zeros(), parameter);
+  b.mutable_graph().state(moment).logical = info.logical;
+  b.mutable_graph().state(moment).sharding = info.sharding;
+  return moment;
+}
+
+}  // namespace
+
+void ApplySgd(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients, double learning_rate,
+              SgdOptions options) {
+  StateId rate = ScalarState(b, kLearningRate, DtypeOf(b, parameters), learning_rate);
+  for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
+    StateId velocity;
+    if (options.momentum != 0) velocity = MomentOf(b, parameters[i].state, "velocity");
+    auto scope = b.With(UpdateOf(b, parameters[i].state));
+    Value p = b.Read(parameters[i].state), g = Cast(gradients[i], p.dtype());
+    if (options.weight_decay != 0) g = g + p * options.weight_decay;
+    if (options.momentum != 0) {
+      g = b.Read(velocity) * options.momentum + g;
+      b.Assign(velocity, g);
+    }
+    b.Assign(parameters[i].state, p - b.Read(rate) * g);
+  }
+}
+
+void ApplyAdamW(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients, double learning_rate,
+                AdamWOptions options) {
+  Dtype dtype = DtypeOf(b, parameters);
+  StateId rate = ScalarState(b, kLearningRate, dtype, learning_rate), step = ScalarState(b, "optimizer/step", dtype, 0);
+  {
+    auto scope = b.With(UpdateOf(b, step));
+    b.Assign(step, b.Read(step) + 1.0);
+  }
+  for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
+    StateId m = MomentOf(b, parameters[i].state, "first_moment"), v = MomentOf(b, parameters[i].state, "second_moment");
+    auto scope = b.With(UpdateOf(b, parameters[i].state));
+    Value p = b.Read(parameters[i].state);
+    std::vector<Value> next = b.Emit(kAdamW, {p, b.Read(m), b.Read(v), Cast(gradients[i], p.dtype()), b.Read(rate), b.Read(step)},
+                                     {{Attr::kLow, options.beta1},
+                                      {Attr::kHigh, options.beta2},
+                                      {Attr::kEpsilon, options.epsilon},
+                                      {Attr::kValue, options.weight_decay}});
+    b.Assign(parameters[i].state, next[0]);
+    b.Assign(m, next[1]);
+    b.Assign(v, next[2]);
+  }
+}
+
+std::vector<Gradient> AccumulateGradients(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
+                                          int count) {
+  std::vector<Gradient> sums;
+  for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
+    const StateInfo info = b.graph().state(parameters[i].state);
+    StateId sum = b.NewState(info.name + "/gradient_sum", StateKind::kAccumulator, info.type, Initializer::Zeros(), parameters[i].state);
+    b.mutable_graph().state(sum).logical = info.logical;
+    b.mutable_graph().state(sum).sharding = info.sharding;
+    {
+      Scope scope = UpdateOf(b, parameters[i].state);
+      scope.phase = Phase::kBackward;
+      scope.role = Role::kGradient;
+      scope.region = RegionKind::kBackward;
+      scope.parameter = {};
+      auto guard = b.With(scope);
+      b.Assign(sum, b.Read(sum) + Cast(gradients[i], info.type.dtype) * (1.0 / count));
+    }
+    auto guard = b.With(UpdateOf(b, parameters[i].state));
+    // A copy is kept by whoever reads it: the zeros are the next version.
+    sums.emplace_back(b.Read(sum));
+    b.Assign(sum, Fill(b, 0, info.type.dtype, info.type.shape));
+  }
+  return sums;
+}
+
+}  // namespace ropewalk::mlrunner

@@ -1,0 +1,35 @@
+// Optimisers as graph updates: each parameter's update is a region of its own, so that it may run as soon as its gradient is there, be
+// cut over
+// ranks, or cross the border of the step. Learning rates are scalar states that the host sets between steps.
+//
+// Thread rule: as the builder's.
+#pragma once
+
+#include <vector>
+
+#include "mlrunner/graph/builder.h"
+
+namespace ropewalk::mlrunner {
+
+struct SgdOptions {
+  double momentum = 0;      // v = momentum v + g; p -= lr v
+  double weight_decay = 0;  // g += weight_decay p
+};
+struct AdamWOptions {
+  double beta1 = .9, beta2 = .999, epsilon = 1e-8, weight_decay = .01;
+};
+
+// Name of the state that holds the learning rate, a scalar of the parameters' element type; it begins as `learning_rate`.
+inline constexpr const char* kLearningRate = "optimizer/learning_rate";
+
+void ApplySgd(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients, double learning_rate,
+              SgdOptions options = {});
+void ApplyAdamW(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients, double learning_rate,
+                AdamWOptions options = {});
+
+// Sums gradients over `count` micro-batches, each with weight 1/count, in states. The values that come back are read in the update regions,
+// where the sums are also set to zero again.
+std::vector<Gradient> AccumulateGradients(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
+                                          int count);
+
+}  // namespace ropewalk::mlrunner

@@ -1,0 +1,62 @@
+// Helpers shared by the CPU kernels.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "mlrunner/kernels/kernel.h"
+
+// The same loop compiled for several instruction sets, chosen when the program starts. Sanitizers cannot run such choosers that early.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
+#define ROPEWALK_CLONES
+#else
+#define ROPEWALK_CLONES __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512")))
+#endif
+
+namespace ropewalk::mlrunner {
+
+// "This kernel does not do that shape or layout": the table takes the reference.
+inline Status Declined() { return Status(Code::kInvalid, "KERNEL01", "declined"); }
+
+inline bool AllRowMajor(const KernelRequest& r) {
+  for (const auto* list : {&r.in, &r.out}) {
+    for (const ConcreteType& type : *list) {
+      if (!type.layout.IsRowMajor()) return false;
+    }
+  }
+  return true;
+}
+
+// Work below this many elements is not worth waking other threads for.
+constexpr std::int64_t kParallelElements = 32 * 1024;
+inline int Threads(const KernelRequest& r, std::int64_t elements) { return elements < kParallelElements ? 1 : r.num_threads; }
+
+// ln of the largest float, rounded down.
+constexpr float kExpMax = 88.722831726f;
+
+// exp by 2^n * p(r), |r| <= ln(2)/2 (Cephes); tests compare it with float64. Results below the least normal number are 0; arguments above
+// kExpMax count as kExpMax, which sums that end in a quotient want.
+inline float FastExp(float y) {
+  float x = y < -87.3f ? -87.3f : y;
+  x = x > kExpMax ? kExpMax : x;
+  float n = x * 1.44269504f;
+  // Round by adding and taking off 1.5 * 2^23: vectorises everywhere.
+  n = (n + 12582912.0f) - 12582912.0f;
+  float r = x - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  // In two factors, so that 2^128 is never formed.
+  auto whole = static_cast<std::int32_t>(n), half = whole / 2;
+  float e = p * std::bit_cast<float>((half + 127) << 23) * std::bit_cast<float>((whole - half + 127) << 23);
+  return y < -87.3f ? 0.0f : e;
+}
+
+}  // namespace ropewalk::mlrunner

@@ -1,0 +1,394 @@
+// Elementwise ops and fused chains in f32: an interpreter over blocks that stay in the first-level cache. Each instruction is one
+// vectorised
+// loop over a block, so that its cost of being looked up is spread over 512 elements.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "mlrunner/graph/op_def.h"
+#include "mlrunner/graph/ops.h"
+#include "mlrunner/kernels/cpu.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+constexpr std::int64_t kBlock = 512;
+
+enum class Code8 : std::uint8_t {
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kMaximum,
+  kMinimum,
+  kLess,
+  kGreater,
+  kEqual,
+  kSelect,
+  kNeg,
+  kExp,
+  kLog,
+  kSqrt,
+  kRsqrt,
+  kTanh,
+  kSigmoid,
+  kAbs,
+  kSign,
+  kRelu,
+  kIsFinite,
+  kCopy,
+  kGelu,
+  kGeluGrad,
+  kPow,
+  kErf,
+  kSin,
+  kCos
+};
+
+struct Instruction {
+  Code8 code;
+  int a = 0, b = 0, c = 0, to = 0;  // registers
+};
+
+// For small x the series, since 1 - e^(-2x) loses digits there.
+inline float FastTanh(float x) {
+  float a = std::fabs(x), e = FastExp(-2 * a), big = (1 - e) / (1 + e), s = x * x;
+  float small = a * (1 + s * (-0.33333333f + s * (0.13333333f + s * (-0.053968254f + s * (0.021869489f - s * 0.0088632355f)))));
+  float magnitude = a < 0.35f ? small : big;
+  return std::copysign(magnitude, x);
+}
+// x * sigmoid(2 z), where z = sqrt(2 / pi) * (x + .044715 x^3): the same as .5 x (1 + tanh z), but keeps its digits for negative x. Below
+// -10.2 it and its slope are less than the least normal float.
+constexpr float kTwiceGeluScale = 1.595769122f;
+inline float FastGelu(float x) {
+  float e = FastExp(-kTwiceGeluScale * (x + .044715f * x * x * x));
+  return x < -10.2f ? 0.0f : x / (1 + e);
+}
+inline float GeluSlope(float y) {
+  // Above 20 the slope is 1 in floats, and the squares of large numbers would be inf.
+  float x = y > 20 ? 20 : y;
+  float e = FastExp(-kTwiceGeluScale * (x + .044715f * x * x * x)), s = 1 / (1 + e);
+  float slope = s * (1 + x * (e * s) * kTwiceGeluScale * (1 + 3 * .044715f * x * x));
+  return x < -10.2f ? 0.0f : slope;
+}
+
+// Over a block; an output may lie exactly on an input, which the compiler must not take for a reason to go one by one.
+#define ROPEWALK_EACH(statement) _Pragma("GCC ivdep") for (std::int64_t k = 0; k < n; ++k) statement
+
+ROPEWALK_CLONES void Execute(const Instruction& i, const float* a, const float* b, const float* c, float* y, std::int64_t n) {
+  switch (i.code) {
+    case Code8::kAdd:
+      ROPEWALK_EACH(y[k] = a[k] + b[k]);
+      break;
+    case Code8::kSub:
+      ROPEWALK_EACH(y[k] = a[k] - b[k]);
+      break;
+    case Code8::kMul:
+      ROPEWALK_EACH(y[k] = a[k] * b[k]);
+      break;
+    case Code8::kDiv:
+      ROPEWALK_EACH(y[k] = a[k] / b[k]);
+      break;
+    case Code8::kMaximum:
+      ROPEWALK_EACH(y[k] = a[k] > b[k] ? a[k] : b[k]);
+      break;
+    case Code8::kMinimum:
+      ROPEWALK_EACH(y[k] = a[k] < b[k] ? a[k] : b[k]);
+      break;
+    case Code8::kLess:
+      ROPEWALK_EACH(y[k] = a[k] < b[k] ? 1.0f : 0.0f);
+      break;
+    case Code8::kGreater:
+      ROPEWALK_EACH(y[k] = a[k] > b[k] ? 1.0f : 0.0f);
+      break;
+    case Code8::kEqual:
+      ROPEWALK_EACH(y[k] = a[k] == b[k] ? 1.0f : 0.0f);
+      break;
+    case Code8::kSelect:
+      ROPEWALK_EACH(y[k] = a[k] != 0 ? b[k] : c[k]);
+      break;
+    case Code8::kNeg:
+      ROPEWALK_EACH(y[k] = -a[k]);
+      break;
+    case Code8::kExp:
+      ROPEWALK_EACH(y[k] = a[k] > kExpMax ? HUGE_VALF : FastExp(a[k]));
+      break;
+    case Code8::kSqrt:
+      ROPEWALK_EACH(y[k] = std::sqrt(a[k]));
+      break;
+    case Code8::kRsqrt:
+      ROPEWALK_EACH(y[k] = 1 / std::sqrt(a[k]));
+      break;
+    case Code8::kTanh:
+      ROPEWALK_EACH(y[k] = FastTanh(a[k]));
+      break;
+    case Code8::kSigmoid:
+      ROPEWALK_EACH(y[k] = 1 / (1 + FastExp(-a[k])));
+      break;
+    case Code8::kAbs:
+      ROPEWALK_EACH(y[k] = std::fabs(a[k]));
+      break;
+    case Code8::kSign:
+      ROPEWALK_EACH(y[k] = a[k] > 0 ? 1.0f : a[k] < 0 ? -1.0f : a[k]);
+      break;
+    case Code8::kRelu:
+      ROPEWALK_EACH(y[k] = a[k] > 0 ? a[k] : 0);
+      break;
+    case Code8::kIsFinite:
+      ROPEWALK_EACH(y[k] = std::fabs(a[k]) < HUGE_VALF ? 1.0f : 0.0f);
+      break;
+    case Code8::kCopy:
+      std::memmove(y, a, static_cast<std::size_t>(n) * sizeof(float));
+      break;
+    case Code8::kGelu:
+      ROPEWALK_EACH(y[k] = FastGelu(a[k]));
+      break;
+    case Code8::kGeluGrad:
+      ROPEWALK_EACH(y[k] = b[k] * GeluSlope(a[k]));
+      break;
+    case Code8::kLog:
+      ROPEWALK_EACH(y[k] = std::log(a[k]));
+      break;
+    case Code8::kPow:
+      ROPEWALK_EACH(y[k] = std::pow(a[k], b[k]));
+      break;
+    case Code8::kErf:
+      ROPEWALK_EACH(y[k] = std::erf(a[k]));
+      break;
+    case Code8::kSin:
+      ROPEWALK_EACH(y[k] = std::sin(a[k]));
+      break;
+    case Code8::kCos:
+      ROPEWALK_EACH(y[k] = std::cos(a[k]));
+      break;
+  }
+}
+
+const std::map<const OpDef*, Code8>& Codes() {
+  static const std::map<const OpDef*, Code8> kCodes = {
+      {&kAdd, Code8::kAdd},           {&kSub, Code8::kSub},         {&kMul, Code8::kMul},           {&kDiv, Code8::kDiv},
+      {&kMaximum, Code8::kMaximum},   {&kMinimum, Code8::kMinimum}, {&kLess, Code8::kLess},         {&kGreater, Code8::kGreater},
+      {&kEqual, Code8::kEqual},       {&kSelect, Code8::kSelect},   {&kNeg, Code8::kNeg},           {&kExp, Code8::kExp},
+      {&kLog, Code8::kLog},           {&kSqrt, Code8::kSqrt},       {&kRsqrt, Code8::kRsqrt},       {&kTanh, Code8::kTanh},
+      {&kSigmoid, Code8::kSigmoid},   {&kAbs, Code8::kAbs},         {&kSign, Code8::kSign},         {&kRelu, Code8::kRelu},
+      {&kIsFinite, Code8::kIsFinite}, {&kGelu, Code8::kGelu},       {&kGeluGrad, Code8::kGeluGrad}, {&kPow, Code8::kPow},
+      {&kErf, Code8::kErf},           {&kSin, Code8::kSin},         {&kCos, Code8::kCos},           {&kCast, Code8::kCopy}};
+  return kCodes;
+}
+
+// How an input is met along the output, seen as rows of its last dimension.
+struct Operand {
+  bool is_bool = false;
+  bool full = false;      // the output's shape: element k of the whole
+  std::int64_t step = 0;  // along the last dimension: 0 or 1
+  Dims strides;           // along the leading dimensions, in elements
+};
+
+struct Loop {
+  std::vector<Instruction> code;
+  std::vector<Operand> operands;             // registers 0..n-1
+  std::vector<std::pair<int, float>> fills;  // registers that hold a number
+  int num_registers = 0;
+  int result = 0;
+  bool result_is_bool = false;
+  Dims lead;  // leading dimensions of the output
+  std::int64_t rows = 1, width = 1;
+  int threads = 1;
+};
+
+bool IsBlockType(Dtype dtype) { return dtype == Dtype::kF32 || dtype == Dtype::kBool; }
+
+Result<Operand> MakeOperand(const ConcreteType& in, const ConcreteType& out) {
+  if (!IsBlockType(in.dtype)) return Declined();
+  Operand operand{in.dtype == Dtype::kBool, in.dims == out.dims, 0, {}};
+  if (operand.full) {
+    if (in.layout != out.layout) return Declined();
+  } else if (!in.layout.IsRowMajor() || (!out.layout.IsRowMajor() && NumElements(in.dims) != 1)) {
+    return Declined();
+  }
+  std::size_t rank = out.dims.size();
+  Dims strides(rank);
+  std::int64_t stride = 1;
+  for (std::size_t d = in.dims.size(); d-- > 0;) {
+    strides[rank - in.dims.size() + d] = in.dims[d] == 1 ? 0 : stride;
+    stride *= in.dims[d];
+  }
+  if (rank > 0) {
+    operand.step = strides.back();
+    strides.pop_back();
+  }
+  operand.strides = std::move(strides);
+  return operand;
+}
+
+void LoadBlock(const Operand& operand, const void* data, std::int64_t at, std::int64_t n, float* to) {
+  if (operand.is_bool) {
+    const auto* from = static_cast<const std::uint8_t*>(data) + at;
+    for (std::int64_t k = 0; k < n; ++k) to[k] = from[operand.step == 0 ? 0 : k] != 0 ? 1.0f : 0.0f;
+  } else {
+    float value = static_cast<const float*>(data)[at];
+    std::fill_n(to, n, value);
+  }
+}
+
+// One block of `n` elements that begins at element `at` of the output, in row `row` at `column`.
+void RunBlock(const Loop& loop, const KernelCall& call, std::vector<float>& space, std::int64_t at, const Dims& row, std::int64_t column,
+              std::int64_t n) {
+  const float* registers[64];
+  float* own[64];
+  for (int r = 0; r < loop.num_registers; ++r) registers[r] = own[r] = space.data() + r * kBlock;
+  for (std::size_t i = 0; i < loop.operands.size(); ++i) {
+    const Operand& operand = loop.operands[i];
+    std::int64_t from = at;
+    if (!operand.full) {
+      from = column * operand.step;
+      for (std::size_t d = 0; d < row.size(); ++d) from += row[d] * operand.strides[d];
+    }
+    if (!operand.is_bool && (operand.full || operand.step == 1)) {
+      registers[i] = static_cast<const float*>(call.in[i]) + from;
+    } else {
+      Operand block = operand;
+      if (operand.full) block.step = 1;
+      LoadBlock(block, call.in[i], from, n, own[i]);
+    }
+  }
+  float* result = static_cast<float*>(call.out[0]) + at;
+  for (const Instruction& i : loop.code) {
+    float* to = i.to == loop.result && !loop.result_is_bool ? result : own[i.to];
+    Execute(i, registers[i.a], registers[i.b], registers[i.c], to, n);
+    registers[i.to] = to;
+  }
+  if (loop.result_is_bool) {
+    auto* to = static_cast<std::uint8_t*>(call.out[0]) + at;
+    for (std::int64_t k = 0; k < n; ++k) to[k] = registers[loop.result][k] != 0;
+  }
+}
+
+Status RunLoop(const Loop& loop, const KernelCall& call) {
+  bool flat = loop.lead.empty();
+  std::int64_t pieces_a_row = (loop.width + kBlock - 1) / kBlock, pieces = pieces_a_row * loop.rows;
+#pragma omp parallel num_threads(loop.threads) if (loop.threads > 1)
+  {
+    std::vector<float> space(static_cast<std::size_t>(loop.num_registers) * kBlock);
+    for (const auto& [to, value] : loop.fills) std::fill_n(space.begin() + to * kBlock, kBlock, value);
+    Dims row(loop.lead.size());
+#pragma omp for schedule(static)
+    for (std::int64_t piece = 0; piece < pieces; ++piece) {
+      std::int64_t r = piece / pieces_a_row, column = piece % pieces_a_row * kBlock, rest = r;
+      if (!flat) {
+        for (std::size_t d = row.size(); d-- > 0; rest /= loop.lead[d]) row[d] = rest % loop.lead[d];
+      }
+      RunBlock(loop, call, space, r * loop.width + column, row, column, std::min(kBlock, loop.width - column));
+    }
+  }
+  return {};
+}
+
+// One op, or the body of a Map, as a loop.
+Result<CompiledKernel> CompileLoop(const KernelRequest& r) {
+  Loop loop;
+  const ConcreteType& out = r.out.at(0);
+  if (r.out.size() != 1 || !IsBlockType(out.dtype)) return Declined();
+  bool all_full = true;
+  for (const ConcreteType& in : r.in) {
+    ASSIGN_OR_RETURN(Operand operand, MakeOperand(in, out));
+    // A scalar is met by any walk.
+    all_full = all_full && (operand.full || NumElements(in.dims) == 1);
+    loop.operands.push_back(std::move(operand));
+  }
+  int next = static_cast<int>(r.in.size());
+  auto add = [&](const Op& op, const std::vector<int>& in) -> Result<int> {
+    auto code = Codes().find(op.def);
+    if (code == Codes().end()) return Declined();
+    Instruction i{code->second, in[0], in.size() > 1 ? in[1] : in[0], in.size() > 2 ? in[2] : in[0], next};
+    loop.code.push_back(i);
+    return next++;
+  };
+  if (r.op.def == &kMap) {
+    const Graph& body = *r.op.bodies[0];
+    std::map<ValueId, int> registers;
+    for (std::size_t i = 0; i < body.inputs.size(); ++i) registers[body.inputs[i]] = static_cast<int>(i);
+    for (const Op& op : body.ops) {
+      if (op.def == &kInput) continue;
+      if (!IsBlockType(body.value(op.outputs[0]).type.dtype)) return Declined();
+      if (op.def == &kFill) {
+        loop.fills.emplace_back(next, static_cast<float>(op.attrs.Double(Attr::kValue)));
+        registers[op.outputs[0]] = next++;
+        continue;
+      }
+      std::vector<int> in;
+      for (ValueId value : op.inputs) in.push_back(registers.at(value));
+      ASSIGN_OR_RETURN(registers[op.outputs[0]], add(op, in));
+      // A cast to bool is not a copy.
+      if (op.def == &kCast && body.value(op.outputs[0]).type.dtype == Dtype::kBool) return Declined();
+    }
+    loop.result = registers.at(body.outputs[0].value);
+    if (loop.code.empty() || loop.code.back().to != loop.result) return Declined();
+  } else {
+    if (r.op.def == &kCast && out.dtype == Dtype::kBool) return Declined();
+    std::vector<int> in;
+    for (std::size_t i = 0; i < r.in.size(); ++i) in.push_back(static_cast<int>(i));
+    ASSIGN_OR_RETURN(loop.result, add(r.op, in));
+  }
+  if (next > 64) return Declined();
+  loop.num_registers = next;
+  loop.result_is_bool = out.dtype == Dtype::kBool;
+  std::int64_t elements = out.layout.PhysicalElements(out.dims);
+  if (all_full) {
+    loop.width = elements;
+    for (Operand& operand : loop.operands) operand.strides.clear();
+    for (std::size_t i = 0; i < r.in.size(); ++i) {
+      if (!loop.operands[i].full) loop.operands[i].step = 0;
+    }
+  } else {
+    loop.lead.assign(out.dims.begin(), out.dims.end() - 1);
+    loop.rows = NumElements(loop.lead);
+    loop.width = out.dims.back();
+  }
+  loop.threads = Threads(r, elements);
+  return CompiledKernel{[loop = std::move(loop)](const KernelCall& call) { return RunLoop(loop, call); }};
+}
+
+ROPEWALK_CLONES void AdamWBlock(float* p, float* m, float* v, const float* p0, const float* m0, const float* v0, const float* g,
+                                std::int64_t n, float b1, float b2, float c1, float c2, float lr, float epsilon, float decay) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) {
+    float mi = b1 * m0[i] + (1 - b1) * g[i], vi = b2 * v0[i] + (1 - b2) * g[i] * g[i], pi = p0[i];
+    p[i] = pi - lr * (mi * c1 / (std::sqrt(vi * c2) + epsilon) + decay * pi);
+    m[i] = mi;
+    v[i] = vi;
+  }
+}
+
+Result<CompiledKernel> CompileAdamW(const KernelRequest& r) {
+  if (!AllRowMajor(r)) return Declined();
+  std::int64_t n = NumElements(r.out[0].dims);
+  double b1 = r.op.attrs.Double(Attr::kLow), b2 = r.op.attrs.Double(Attr::kHigh);
+  auto epsilon = static_cast<float>(r.op.attrs.Double(Attr::kEpsilon)), decay = static_cast<float>(r.op.attrs.Double(Attr::kValue));
+  int threads = Threads(r, n);
+  return CompiledKernel{[=](const KernelCall& c) {
+    float lr = *static_cast<const float*>(c.in[4]);
+    double t = *static_cast<const float*>(c.in[5]);
+    auto c1 = static_cast<float>(1 / (1 - std::pow(b1, t))), c2 = static_cast<float>(1 / (1 - std::pow(b2, t)));
+    constexpr std::int64_t kPiece = 8192;
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (std::int64_t at = 0; at < n; at += kPiece) {
+      auto in = [&](int i) { return static_cast<const float*>(c.in[i]) + at; };
+      auto out = [&](int i) { return static_cast<float*>(c.out[i]) + at; };
+      AdamWBlock(out(0), out(1), out(2), in(0), in(1), in(2), in(3), std::min(kPiece, n - at), static_cast<float>(b1),
+                 static_cast<float>(b2), c1, c2, lr, epsilon, decay);
+    }
+    return Status();
+  }};
+}
+
+}  // namespace
+
+void AddElementwiseKernels(KernelTable& table) {
+  for (const auto& [def, code] : Codes()) table.Add(*def, Device::kCpu, Dtype::kF32, CompileLoop);
+  table.Add(kMap, Device::kCpu, Dtype::kF32, CompileLoop);
+  table.Add(kAdamW, Device::kCpu, Dtype::kF32, CompileAdamW);
+}
+
+}  // namespace ropewalk::mlrunner

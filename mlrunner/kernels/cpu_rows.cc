@@ -1,0 +1,466 @@
+// f32 kernels that go over rows of the last dimension, and those that move elements. Threads share rows in fixed pieces, so results do not
+// depend on how many there are.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "mlrunner/graph/infer.h"
+#include "mlrunner/graph/ops.h"
+#include "mlrunner/kernels/cpu.h"
+#include "mlrunner/kernels/philox.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+const float* In(const KernelCall& c, int i) { return static_cast<const float*>(c.in[i]); }
+float* Out(const KernelCall& c, int i) { return static_cast<float*>(c.out[i]); }
+
+std::int64_t IndexAt(const void* data, Dtype dtype, std::int64_t i) {
+  return dtype == Dtype::kI64 ? static_cast<const std::int64_t*>(data)[i] : static_cast<const std::int32_t*>(data)[i];
+}
+Status CheckIndices(const void* data, Dtype dtype, std::int64_t n, std::int64_t size, const char* what) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::int64_t at = IndexAt(data, dtype, i);
+    if (at < 0 || at >= size) {
+      return Status(Code::kUserError, "RUN05", fmt::format("{} {} is {}", what, i, at), fmt::format("it must lie in [0, {})", size));
+    }
+  }
+  return {};
+}
+
+// The larger; not-a-number wins and stays, as in the reference.
+inline float Larger(float best, float x) { return x > best || x != x ? x : best; }
+
+ROPEWALK_CLONES float MaxOf(const float* x, std::int64_t n) {
+  float lanes[16];
+  for (float& lane : lanes) lane = -HUGE_VALF;
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    for (int k = 0; k < 16; ++k) lanes[k] = Larger(lanes[k], x[i + k]);
+  }
+  float best = -HUGE_VALF;
+  for (; i < n; ++i) best = Larger(best, x[i]);
+  for (float lane : lanes) best = Larger(best, lane);
+  return best;
+}
+// Sums in 16 lanes: vectorised, and closer to the exact sum than one chain.
+ROPEWALK_CLONES float SumOf(const float* x, std::int64_t n) {
+  float lanes[16] = {};
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    for (int k = 0; k < 16; ++k) lanes[k] += x[i + k];
+  }
+  float sum = 0;
+  for (; i < n; ++i) sum += x[i];
+  for (float lane : lanes) sum += lane;
+  return sum;
+}
+ROPEWALK_CLONES float DotOf(const float* x, const float* y, std::int64_t n) {
+  float lanes[16] = {};
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    for (int k = 0; k < 16; ++k) lanes[k] += x[i + k] * y[i + k];
+  }
+  float sum = 0;
+  for (; i < n; ++i) sum += x[i] * y[i];
+  for (float lane : lanes) sum += lane;
+  return sum;
+}
+
+// y = exp(x - shift)
+ROPEWALK_CLONES void ExpOf(const float* x, float shift, float* y, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) y[i] = FastExp(x[i] - shift);
+}
+float SumExpOf(const float* x, float shift, std::int64_t n) {
+  float block[512], sum = 0;
+  for (std::int64_t i = 0; i < n; i += 512) {
+    std::int64_t count = std::min<std::int64_t>(512, n - i);
+    ExpOf(x + i, shift, block, count);
+    sum += SumOf(block, count);
+  }
+  return sum;
+}
+
+// Rows of the last dimension, spread over threads.
+template <class F>
+void ForRows(std::int64_t rows, int threads, F f) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+  for (std::int64_t row = 0; row < rows; ++row) f(row);
+}
+struct RowShape {
+  std::int64_t rows = 1, n = 1;
+  int threads = 1;
+};
+RowShape RowsOf(const KernelRequest& r, const ConcreteType& type) {
+  RowShape s;
+  s.n = type.dims.back();
+  for (std::size_t d = 0; d + 1 < type.dims.size(); ++d) s.rows *= type.dims[d];
+  s.threads = Threads(r, s.rows * s.n);
+  return s;
+}
+
+Result<CompiledKernel> CompileSoftmax(const KernelRequest& r) {
+  if (!AllRowMajor(r) || r.in[0].dims.back() == 0) return Declined();
+  RowShape s = RowsOf(r, r.in[0]);
+  bool log = r.op.def == &kLogSoftmax;
+  return CompiledKernel{[=](const KernelCall& c) {
+    ForRows(s.rows, s.threads, [&](std::int64_t row) {
+      const float* x = In(c, 0) + row * s.n;
+      float* y = Out(c, 0) + row * s.n;
+      float top = MaxOf(x, s.n);
+      if (log) {
+        float shift = top + std::log(SumExpOf(x, top, s.n));
+        for (std::int64_t i = 0; i < s.n; ++i) y[i] = x[i] - shift;
+      } else {
+        ExpOf(x, top, y, s.n);
+        float scale = 1 / SumOf(y, s.n);
+        for (std::int64_t i = 0; i < s.n; ++i) y[i] *= scale;
+      }
+    });
+    return Status();
+  }};
+}
+
+Result<CompiledKernel> CompileSoftmaxGrad(const KernelRequest& r) {
+  if (!AllRowMajor(r) || r.in[0].dims != r.in[1].dims) return Declined();
+  RowShape s = RowsOf(r, r.in[0]);
+  return CompiledKernel{[=](const KernelCall& c) {
+    ForRows(s.rows, s.threads, [&](std::int64_t row) {
+      const float *y = In(c, 0) + row * s.n, *g = In(c, 1) + row * s.n;
+      float dot = DotOf(y, g, s.n), *dx = Out(c, 0) + row * s.n;
+      for (std::int64_t i = 0; i < s.n; ++i) dx[i] = y[i] * (g[i] - dot);
+    });
+    return Status();
+  }};
+}
+
+Result<CompiledKernel> CompileCrossEntropy(const KernelRequest& r) {
+  if (!AllRowMajor(r) || r.in[0].dims.back() == 0) return Declined();
+  RowShape s = RowsOf(r, r.in[0]);
+  bool gradient = r.op.def == &kCrossEntropyGrad;
+  Dtype labels = r.in[1].dtype;
+  return CompiledKernel{[=](const KernelCall& c) {
+    RETURN_IF_ERROR(CheckIndices(c.in[1], labels, s.rows, s.n, "label of sample"));
+    ForRows(s.rows, s.threads, [&](std::int64_t row) {
+      const float* x = In(c, 0) + row * s.n;
+      std::int64_t label = IndexAt(c.in[1], labels, row);
+      if (gradient) {
+        float sum = In(c, 2)[row], g = In(c, 3)[row], *dx = Out(c, 0) + row * s.n;
+        ExpOf(x, sum, dx, s.n);
+        for (std::int64_t i = 0; i < s.n; ++i) dx[i] *= g;
+        dx[label] -= g;
+      } else {
+        float top = MaxOf(x, s.n);
+        Out(c, 1)[row] = top + std::log(SumExpOf(x, top, s.n));
+        Out(c, 0)[row] = Out(c, 1)[row] - x[label];
+      }
+    });
+    return Status();
+  }};
+}
+
+Result<CompiledKernel> CompileLayerNorm(const KernelRequest& r) {
+  if (!AllRowMajor(r)) return Declined();
+  RowShape s = RowsOf(r, r.in[0]);
+  auto epsilon = static_cast<float>(r.op.attrs.Double(Attr::kEpsilon));
+  return CompiledKernel{[=](const KernelCall& c) {
+    const float *gain = In(c, 1), *bias = In(c, 2);
+    ForRows(s.rows, s.threads, [&](std::int64_t row) {
+      const float* x = In(c, 0) + row * s.n;
+      float *y = Out(c, 0) + row * s.n, mean = SumOf(x, s.n) / static_cast<float>(s.n);
+      for (std::int64_t i = 0; i < s.n; ++i) y[i] = x[i] - mean;
+      float rstd = 1 / std::sqrt(DotOf(y, y, s.n) / static_cast<float>(s.n) + epsilon);
+      for (std::int64_t i = 0; i < s.n; ++i) y[i] = y[i] * rstd * gain[i] + bias[i];
+      Out(c, 1)[row] = mean;
+      Out(c, 2)[row] = rstd;
+    });
+    return Status();
+  }};
+}
+
+// dgain and dbias are sums over rows: each of 16 fixed pieces of rows has its own, then the pieces are added in order.
+Result<CompiledKernel> CompileLayerNormGrad(const KernelRequest& r) {
+  if (!AllRowMajor(r)) return Declined();
+  RowShape s = RowsOf(r, r.in[0]);
+  constexpr std::int64_t kPieces = 16;
+  std::int64_t n = s.n;
+  return CompiledKernel{[=](const KernelCall& c) {
+                          auto* partial = static_cast<float*>(c.scratch);
+                          std::fill_n(partial, 2 * kPieces * n, 0.0f);
+                          ForRows(kPieces, s.threads, [&](std::int64_t piece) {
+                            float *dgain = partial + 2 * piece * n, *dbias = dgain + n;
+                            std::vector<float> hat(n), scaled(n);
+                            for (std::int64_t row = piece * s.rows / kPieces; row < (piece + 1) * s.rows / kPieces; ++row) {
+                              const float *x = In(c, 0) + row * n, *gain = In(c, 1), *g = In(c, 4) + row * n;
+                              float mean = In(c, 2)[row], rstd = In(c, 3)[row], *dx = Out(c, 0) + row * n;
+                              for (std::int64_t i = 0; i < n; ++i) {
+                                hat[i] = (x[i] - mean) * rstd;
+                                scaled[i] = g[i] * gain[i];
+                                dgain[i] += g[i] * hat[i];
+                                dbias[i] += g[i];
+                              }
+                              float sum = SumOf(scaled.data(), n) / static_cast<float>(n),
+                                    dot = DotOf(scaled.data(), hat.data(), n) / static_cast<float>(n);
+                              for (std::int64_t i = 0; i < n; ++i) dx[i] = rstd * (scaled[i] - sum - hat[i] * dot);
+                            }
+                          });
+                          for (int k = 0; k < 2; ++k) {
+                            float* to = Out(c, 1 + k);
+                            std::copy_n(partial + k * n, n, to);
+                            for (std::int64_t piece = 1; piece < kPieces; ++piece) {
+                              const float* from = partial + (2 * piece + k) * n;
+                              for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
+                            }
+                          }
+                          return Status();
+                        },
+                        static_cast<std::size_t>(2 * kPieces * n) * sizeof(float)};
+}
+
+Result<CompiledKernel> CompileGather(const KernelRequest& r) {
+  if (!AllRowMajor(r)) return Declined();
+  std::int64_t rows = r.in[0].dims[0], n = NumElements(r.in[1].dims), width = n == 0 ? 0 : NumElements(r.out[0].dims) / n;
+  Dtype dtype = r.in[1].dtype;
+  return CompiledKernel{[=](const KernelCall& c) {
+    RETURN_IF_ERROR(CheckIndices(c.in[1], dtype, n, rows, "index"));
+    for (std::int64_t i = 0; i < n; ++i) {
+      std::memcpy(Out(c, 0) + i * width, In(c, 0) + IndexAt(c.in[1], dtype, i) * width, static_cast<std::size_t>(width) * sizeof(float));
+    }
+    return Status();
+  }};
+}
+
+// In the order of the indices, whatever the threads: each takes a band of columns.
+Result<CompiledKernel> CompileScatterAdd(const KernelRequest& r) {
+  if (!AllRowMajor(r)) return Declined();
+  std::int64_t rows = r.out[0].dims[0], n = r.in[0].dims[0], width = rows == 0 ? 0 : NumElements(r.out[0].dims) / rows;
+  Dtype dtype = r.in[0].dtype;
+  return CompiledKernel{[=](const KernelCall& c) {
+    RETURN_IF_ERROR(CheckIndices(c.in[0], dtype, n, rows, "index"));
+    std::fill_n(Out(c, 0), rows * width, 0.0f);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float* from = In(c, 1) + i * width;
+      float* to = Out(c, 0) + IndexAt(c.in[0], dtype, i) * width;
+      for (std::int64_t k = 0; k < width; ++k) to[k] += from[k];
+    }
+    return Status();
+  }};
+}
+
+// Sums and maxima whose axes are consecutive: (outer, reduced, inner).
+Result<CompiledKernel> CompileReduce(const KernelRequest& r) {
+  if (!AllRowMajor(r)) return Declined();
+  const Dims& dims = r.in[0].dims;
+  std::vector<int> axes = Axes(r.op, dims.size());
+  for (std::size_t i = 1; i < axes.size(); ++i) {
+    if (axes[i] != axes[i - 1] + 1) return Declined();
+  }
+  std::int64_t outer = 1, reduced = 1, inner = 1;
+  for (int d = 0; d < static_cast<int>(dims.size()); ++d) (d < axes.front() ? outer : d > axes.back() ? inner : reduced) *= dims[d];
+  bool sum = r.op.def == &kReduceSum;
+  if (reduced == 0 || dims.empty()) return Declined();
+  int threads = Threads(r, outer * reduced * inner);
+  return CompiledKernel{[=](const KernelCall& c) {
+    if (inner == 1) {
+      ForRows(outer, threads, [&](std::int64_t row) {
+        const float* x = In(c, 0) + row * reduced;
+        Out(c, 0)[row] = sum ? SumOf(x, reduced) : MaxOf(x, reduced);
+      });
+      return Status();
+    }
+    // Columns in bands, so that the sums stay in the cache.
+    constexpr std::int64_t kBand = 256;
+    std::int64_t bands = (inner + kBand - 1) / kBand;
+    ForRows(outer * bands, threads, [&](std::int64_t piece) {
+      std::int64_t first = piece % bands * kBand, count = std::min(kBand, inner - first);
+      const float* x = In(c, 0) + piece / bands * reduced * inner + first;
+      float* y = Out(c, 0) + piece / bands * inner + first;
+      std::copy_n(x, count, y);
+      for (std::int64_t k = 1; k < reduced; ++k) {
+        const float* from = x + k * inner;
+        if (sum) {
+          for (std::int64_t i = 0; i < count; ++i) y[i] += from[i];
+        } else {
+          for (std::int64_t i = 0; i < count; ++i) y[i] = Larger(y[i], from[i]);
+        }
+      }
+    });
+    return Status();
+  }};
+}
+
+// Any op that is a walk over the output with strides into the input: transposes, broadcasts, slices.
+Result<CompiledKernel> Strided(const KernelRequest& r, Dims strides, std::int64_t offset) {
+  Dims dims = r.out[0].dims;
+  if (dims.empty()) {
+    dims.push_back(1);
+    strides.push_back(0);
+  }
+  std::int64_t n = dims.back(), step = strides.back(), rows = n == 0 ? 0 : NumElements(dims) / n;
+  int threads = Threads(r, rows * n);
+  return CompiledKernel{[=](const KernelCall& c) {
+    ForRows(rows, threads, [&](std::int64_t row) {
+      std::int64_t from = offset, rest = row;
+      for (std::size_t d = dims.size() - 1; d-- > 0; rest /= dims[d]) from += rest % dims[d] * strides[d];
+      const float* x = In(c, 0) + from;
+      float* y = Out(c, 0) + row * n;
+      if (step == 1) {
+        std::memcpy(y, x, static_cast<std::size_t>(n) * sizeof(float));
+      } else {
+        for (std::int64_t i = 0; i < n; ++i) y[i] = x[i * step];
+      }
+    });
+    return Status();
+  }};
+}
+Result<CompiledKernel> CompileTranspose(const KernelRequest& r) {
+  if (!AllRowMajor(r)) return Declined();
+  Dims from = Layout{}.Strides(r.in[0].dims), strides;
+  for (std::int64_t axis : r.op.attrs.Ints(Attr::kPermutation)) strides.push_back(from[axis]);
+  return Strided(r, strides, 0);
+}
+Result<CompiledKernel> CompileBroadcast(const KernelRequest& r) {
+  if (!AllRowMajor(r)) return Declined();
+  Dims from = Layout{}.Strides(r.in[0].dims), strides(r.out[0].dims.size());
+  std::size_t lead = strides.size() - from.size();
+  for (std::size_t d = 0; d < from.size(); ++d) strides[lead + d] = r.in[0].dims[d] == 1 ? 0 : from[d];
+  return Strided(r, strides, 0);
+}
+Result<CompiledKernel> CompileSlice(const KernelRequest& r) {
+  if (!AllRowMajor(r)) return Declined();
+  auto axis = static_cast<std::size_t>(r.op.attrs.Int(Attr::kAxis));
+  Dims strides = Layout{}.Strides(r.in[0].dims);
+  std::int64_t begin = r.op.attrs.DimOf(Attr::kBegin).Evaluate(r.bindings);
+  if (begin < 0 || begin + r.out[0].dims[axis] > r.in[0].dims[axis]) return Declined();  // the reference says what is wrong
+  return Strided(r, strides, begin * strides[axis]);
+}
+// Concat, Pad and Bucket: runs of bytes side by side.
+Result<CompiledKernel> CompileConcat(const KernelRequest& r) {
+  if (!AllRowMajor(r)) return Declined();
+  bool pad = r.op.def == &kPad, bucket = r.op.def == &kBucket;
+  auto axis = static_cast<std::size_t>(r.op.attrs.Int(Attr::kAxis));
+  auto run = [&](const ConcreteType& type) {  // elements that lie together
+    if (bucket) return NumElements(type.dims);
+    std::int64_t elements = 1;
+    for (std::size_t d = axis; d < type.dims.size(); ++d) elements *= type.dims[d];
+    return elements;
+  };
+  std::int64_t whole = run(r.out[0]), outer = whole == 0 ? 0 : NumElements(r.out[0].dims) / whole;
+  std::vector<std::int64_t> runs;
+  for (const ConcreteType& in : r.in) runs.push_back(run(in));
+  std::int64_t first = 0;
+  if (pad) {
+    std::int64_t size = r.out[0].dims[axis];
+    first = size == 0 ? 0 : whole / size * r.op.attrs.DimOf(Attr::kLow).Evaluate(r.bindings);
+    if (first < 0 || first + runs[0] > whole) return Declined();
+  }
+  return CompiledKernel{[=](const KernelCall& c) {
+    if (pad) std::fill_n(Out(c, 0), outer * whole, 0.0f);
+    for (std::int64_t o = 0; o < outer; ++o) {
+      float* to = Out(c, 0) + o * whole + first;
+      for (std::size_t i = 0; i < runs.size(); to += runs[i++]) {
+        const float* from = In(c, static_cast<int>(i)) + o * runs[i];
+        // The planner may have put a bucket's member in its place already.
+        if (to != from) std::memcpy(to, from, static_cast<std::size_t>(runs[i]) * sizeof(float));
+      }
+    }
+    return Status();
+  }};
+}
+Result<CompiledKernel> CompileFill(const KernelRequest& r) {
+  auto value = static_cast<float>(r.op.attrs.Double(Attr::kValue));
+  std::int64_t n = r.out[0].layout.PhysicalElements(r.out[0].dims);
+  return CompiledKernel{[=](const KernelCall& c) {
+    std::fill_n(Out(c, 0), n, value);
+    return Status();
+  }};
+}
+
+Result<CompiledKernel> CompileConstant(const KernelRequest& r) {
+  if (!AllRowMajor(r)) return Declined();
+  return CompiledKernel{[bytes = r.op.attrs.LiteralOf(Attr::kLiteral)->bytes](const KernelCall& c) {
+    std::memcpy(c.out[0], bytes->data(), bytes->size());
+    return Status();
+  }};
+}
+Result<CompiledKernel> CompileIota(const KernelRequest& r) {
+  std::int64_t n = NumElements(r.out[0].dims);
+  return CompiledKernel{[=](const KernelCall& c) {
+    for (std::int64_t i = 0; i < n; ++i) Out(c, 0)[i] = static_cast<float>(i);
+    return Status();
+  }};
+}
+Result<CompiledKernel> CompileDimSize(const KernelRequest& r) {
+  auto size = static_cast<float>(r.op.attrs.DimOf(Attr::kDim).Evaluate(r.bindings));
+  return CompiledKernel{[=](const KernelCall& c) {
+    *Out(c, 0) = size;
+    return Status();
+  }};
+}
+
+Result<CompiledKernel> CompilePool(const KernelRequest& r) {
+  if (!AllRowMajor(r)) return Declined();
+  bool gradient = r.op.def == &kMaxPool2DGrad;
+  const Dims &x = r.in[0].dims, &y = gradient ? r.in[1].dims : r.out[0].dims;
+  std::int64_t kernel = r.op.attrs.Int(Attr::kKernel), stride = r.op.attrs.Int(Attr::kStep);
+  std::int64_t h = x[2], w = x[3], p = y[2], q = y[3];
+  int threads = Threads(r, NumElements(x));
+  return CompiledKernel{[=, planes = x[0] * x[1]](const KernelCall& c) {
+    ForRows(planes, threads, [&](std::int64_t plane) {
+      const float* in = In(c, 0) + plane * h * w;
+      if (gradient) std::fill_n(Out(c, 0) + plane * h * w, h * w, 0.0f);
+      for (std::int64_t i = 0; i < p; ++i) {
+        for (std::int64_t j = 0; j < q; ++j) {
+          std::int64_t best = i * stride * w + j * stride;
+          for (std::int64_t a = 0; a < kernel; ++a) {
+            for (std::int64_t b = 0; b < kernel; ++b) {
+              std::int64_t at = (i * stride + a) * w + j * stride + b;
+              if (in[at] > in[best]) best = at;
+            }
+          }
+          std::int64_t to = (plane * p + i) * q + j;
+          if (gradient) {
+            Out(c, 0)[plane * h * w + best] += In(c, 1)[to];
+          } else {
+            Out(c, 0)[to] = in[best];
+          }
+        }
+      }
+    });
+    return Status();
+  }};
+}
+
+}  // namespace
+
+void AddRowKernels(KernelTable& table) {
+  auto add = [&](const OpDef& def, KernelMaker maker) { table.Add(def, Device::kCpu, Dtype::kF32, std::move(maker)); };
+  add(kSoftmax, CompileSoftmax);
+  add(kLogSoftmax, CompileSoftmax);
+  add(kSoftmaxGrad, CompileSoftmaxGrad);
+  add(kCrossEntropy, CompileCrossEntropy);
+  add(kCrossEntropyGrad, CompileCrossEntropy);
+  add(kLayerNorm, CompileLayerNorm);
+  add(kLayerNormGrad, CompileLayerNormGrad);
+  add(kGather, CompileGather);
+  add(kScatterAdd, CompileScatterAdd);
+  add(kReduceSum, CompileReduce);
+  add(kReduceMax, CompileReduce);
+  add(kTranspose, CompileTranspose);
+  add(kBroadcastTo, CompileBroadcast);
+  add(kSlice, CompileSlice);
+  for (const OpDef* def : {&kConcat, &kPad, &kBucket}) add(*def, CompileConcat);
+  add(kFill, CompileFill);
+  add(kIota, CompileIota);
+  add(kDimSize, CompileDimSize);
+  for (Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kBF16, Dtype::kI32, Dtype::kI64, Dtype::kBool}) {
+    table.Add(kConstant, Device::kCpu, dtype, CompileConstant);
+  }
+  add(kMaxPool2D, CompilePool);
+  add(kMaxPool2DGrad, CompilePool);
+}
+
+}  // namespace ropewalk::mlrunner

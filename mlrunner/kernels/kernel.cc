@@ -1,0 +1,111 @@
+#include "mlrunner/kernels/kernel.h"
+
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "mlrunner/graph/op_def.h"
+#include "mlrunner/kernels/fold.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+// Elements of a buffer as doubles, row-major whatever the layout.
+RefTensor Load(const ConcreteType& type, const void* data) {
+  Literal raw{type.dtype,
+              {type.layout.PhysicalElements(type.dims)},
+              std::make_shared<const std::string>(static_cast<const char*>(data), type.Bytes())};
+  RefTensor flat = FromLiteral(raw);
+  if (type.layout.IsRowMajor()) return {type.dims, std::move(flat.data)};
+  RefTensor tensor{type.dims, std::vector<double>(NumElements(type.dims))};
+  Dims index(type.dims.size());
+  for (double& value : tensor.data) {
+    value = flat.data[type.layout.Offset(type.dims, index)];
+    for (std::size_t d = index.size(); d-- > 0;) {
+      if (++index[d] < type.dims[d]) break;
+      index[d] = 0;
+    }
+  }
+  return tensor;
+}
+
+void Store(const ConcreteType& type, const RefTensor& tensor, void* data) {
+  RefTensor flat{{type.layout.PhysicalElements(type.dims)}, {}};
+  if (type.layout.IsRowMajor()) {
+    flat.data = tensor.data;
+  } else {
+    flat.data.assign(flat.dims[0], 0);
+    Dims index(type.dims.size());
+    for (double value : tensor.data) {
+      flat.data[type.layout.Offset(type.dims, index)] = value;
+      for (std::size_t d = index.size(); d-- > 0;) {
+        if (++index[d] < type.dims[d]) break;
+        index[d] = 0;
+      }
+    }
+  }
+  Literal raw = ToLiteral(type.dtype, flat);
+  std::memcpy(data, raw.bytes->data(), raw.bytes->size());
+}
+
+Result<CompiledKernel> CompileReference(const RefTable& table, const KernelRequest& request) {
+  auto found = table.find(request.op.def);
+  if (found == table.end()) {
+    return Status(Code::kInvalid, "RUN02", fmt::format("{} has no kernel", request.op.def->name), "neither for the device nor as reference",
+                  "add one to the kernel table");
+  }
+  RefKernel kernel = found->second;
+  const Graph* graph = &request.graph;
+  Op op = request.op;
+  Bindings bindings = request.bindings;
+  std::vector<ConcreteType> in = request.in, out = request.out;
+  CompiledKernel compiled;
+  compiled.is_reference = true;
+  compiled.run = [=](const KernelCall& call) {
+    std::vector<RefTensor> loaded;
+    for (std::size_t i = 0; i < in.size(); ++i) loaded.push_back(call.in[i] == nullptr ? RefTensor{} : Load(in[i], call.in[i]));
+    RefCall ref{*graph, op, bindings, call.run, {}, {}};
+    for (const RefTensor& tensor : loaded) ref.in.push_back(&tensor);
+    for (const ConcreteType& type : out) ref.out.push_back({type.dims, std::vector<double>(NumElements(type.dims))});
+    RETURN_IF_ERROR(kernel(ref));
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (SizeOf(out[i].dtype) == 0) continue;
+      for (double& value : ref.out[i].data) value = RoundTo(out[i].dtype, value);
+      Store(out[i], ref.out[i], call.out[i]);
+    }
+    return Status();
+  };
+  return compiled;
+}
+
+}  // namespace
+
+Dtype KernelDtype(const KernelRequest& request) {
+  for (const ConcreteType& type : request.in) {
+    if (IsFloat(type.dtype)) return type.dtype;
+  }
+  for (const ConcreteType& type : request.out) {
+    if (SizeOf(type.dtype) > 0) return type.dtype;
+  }
+  return Dtype::kToken;
+}
+
+Result<CompiledKernel> KernelTable::Compile(Device device, const KernelRequest& request) const {
+  auto found = makers_.find({request.op.def, device, KernelDtype(request)});
+  if (found != makers_.end()) {
+    auto compiled = found->second(request);
+    // A kernel may decline a shape or layout; anything else is a failure.
+    if (compiled.ok() || compiled.status().tag() != "KERNEL01") return compiled;
+  }
+  return CompileReference(reference_, request);
+}
+
+KernelTable CpuKernels() {
+  KernelTable table;
+  AddProductKernels(table);
+  AddElementwiseKernels(table);
+  AddRowKernels(table);
+  return table;
+}
+
+}  // namespace ropewalk::mlrunner

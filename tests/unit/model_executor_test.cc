@@ -1,0 +1,394 @@
+// The executor: memory, states, programs of regions and micro-batches, control flow.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "mlrunner/executor/executor.h"
+#include "mlrunner/executor/memory_plan.h"
+#include "mlrunner/graph/grad.h"
+#include "mlrunner/graph/infer.h"
+#include "mlrunner/graph/ops.h"
+#include "mlrunner/graph/optimizers.h"
+#include "mlrunner/graph/passes/pass.h"
+#include "mlrunner/kernels/fold.h"
+#include "tests/unit/model_random.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+TEST(MemoryPlan, NeverSharesWhatLivesAndWastesLittle) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    std::vector<Lifetime> buffers;
+    for (int i = 0; i < 60; ++i) {
+      int begin = static_cast<int>(random.Below(100));
+      buffers.push_back({random.Below(5000), begin, begin + static_cast<int>(random.Below(20))});
+    }
+    MemoryPlan plan = PlanMemory(buffers);
+    Status status = CheckPlan(buffers, plan);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    ASSERT_GE(plan.bytes, LowerBound(buffers));
+    // The worst of the first 2000 seeds is 1.201.
+    ASSERT_LE(static_cast<double>(plan.bytes), 1.25 * static_cast<double>(LowerBound(buffers)));
+  }
+}
+
+TEST(MemoryPlan, AnOverlapIsNoticed) {
+  std::vector<Lifetime> buffers = {{100, 0, 5}, {100, 5, 9}, {100, 6, 9}};
+  EXPECT_TRUE(CheckPlan(buffers, {{0, 128, 0}, 256}).ok());
+  EXPECT_FALSE(CheckPlan(buffers, {{0, 64, 192}, 320}).ok());
+}
+
+struct Pair {
+  std::vector<RefTensor> refs;
+  std::vector<Tensor> tensors;
+};
+Pair RandomInputs(const Graph& graph, const Bindings& bindings, std::uint64_t seed) {
+  Random random(seed);
+  Pair pair;
+  for (ValueId id : graph.inputs) {
+    const TensorType& type = graph.value(id).type;
+    RefTensor tensor{Evaluate(type.shape, bindings), {}};
+    for (std::int64_t i = 0; i < NumElements(tensor.dims); ++i) {
+      tensor.data.push_back(IsInteger(type.dtype) ? static_cast<double>(random.Below(4)) : RoundTo(type.dtype, random.Unit() * 2 - 1));
+    }
+    pair.tensors.push_back(ToTensor(type.dtype, tensor));
+    pair.refs.push_back(std::move(tensor));
+  }
+  return pair;
+}
+RunInputs Inputs(const Pair& pair) {
+  RunInputs inputs;
+  for (const Tensor& tensor : pair.tensors) inputs.micro_batches[0].push_back(&tensor);
+  return inputs;
+}
+double Worst(const RefTensor& a, const RefTensor& b) {
+  double worst = a.data.size() == b.data.size() ? 0 : HUGE_VAL;
+  for (std::size_t i = 0; i < std::min(a.data.size(), b.data.size()); ++i) {
+    if (a.data[i] == b.data[i] || (std::isnan(a.data[i]) && std::isnan(b.data[i]))) continue;
+    double difference = std::fabs(a.data[i] - b.data[i]) / std::max(1.0, std::fabs(b.data[i]));
+    worst = std::isnan(difference) ? HUGE_VAL : std::max(worst, difference);
+  }
+  return worst;
+}
+
+Graph RandomWithUpdates(std::uint64_t seed, Dtype dtype) {
+  Builder b;
+  RandomGraph made = MakeRandomGraph(b, seed, 20, dtype);
+  Parameter w = b.NewParameter("w", {3, 4}, Initializer::Normal(1), dtype);
+  Value loss = made.loss + Mean(Square(Tanh(w * made.parameters[0])));
+  b.Output("loss", loss);
+  std::vector<Value> with = made.parameters;
+  with.push_back(w);
+  std::vector<Gradient> grads = Grad(loss, with);
+  for (std::size_t i = 0; i + 1 < grads.size(); ++i) b.Output("grad", grads[i]);
+  ApplySgd(b, {w}, {grads.back()}, .5, {.momentum = .9});
+  auto graph = b.Finish();
+  EXPECT_TRUE(graph.ok()) << graph.status().ToString();
+  return graph.ok() ? *std::move(graph) : Graph();
+}
+
+// The planner and the executor against the interpreter, bit for bit, over two steps, with the same kernels.
+TEST(Executor, EqualsTheInterpreterOnRandomGraphs) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Graph graph = RandomWithUpdates(seed, Dtype::kF64);
+    Graph passed = FuseElementwise(RemoveDeadCode(MergeEqual(Simplify(graph))));
+    auto primitive = Expand(passed);
+    ASSERT_TRUE(primitive.ok()) << primitive.status().ToString();
+    Pair inputs = RandomInputs(graph, {}, seed);
+    std::map<std::string, RefTensor> states;
+    std::vector<RefResult> expected;
+    for (int step = 0; step < 2; ++step) expected.push_back(*Evaluate(*primitive, {}, inputs.refs, states));
+    for (bool reuse : {true, false}) {
+      auto executable =
+          Compile(*primitive, {}, DefaultProgram(*primitive), KernelTable(), {.device = Device::kReference, .reuse_memory = reuse});
+      ASSERT_TRUE(executable.ok()) << executable.status().ToString();
+      StateStore store;
+      for (int step = 0; step < 2; ++step) {
+        auto got = (*executable)->Run(Inputs(inputs), store);
+        ASSERT_TRUE(got.ok()) << got.status().ToString();
+        for (std::size_t i = 0; i < expected[step].outputs.size(); ++i) {
+          ASSERT_EQ(Worst(ToRef(got->outputs[0][i]), expected[step].outputs[i]), 0) << "step " << step << " output " << i;
+        }
+      }
+      for (const auto& [name, value] : states) ASSERT_EQ(Worst(ToRef(store.Get(name)), value), 0) << name;
+      if (reuse) {
+        EXPECT_LE(static_cast<double>((*executable)->arena_bytes()), 1.25 * static_cast<double>((*executable)->arena_bytes_bound()));
+      }
+    }
+  }
+}
+
+TEST(Executor, FastKernelsOnRandomGraphs) {
+  int close = 0;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Graph graph = RandomWithUpdates(seed, Dtype::kF32);
+    Graph passed = FuseElementwise(RemoveDeadCode(MergeEqual(Simplify(graph))));
+    Pair inputs = RandomInputs(graph, {}, seed);
+    std::map<std::string, RefTensor> states;
+    auto expected = Evaluate(graph, {}, inputs.refs, states, {}, {.round = false});
+    ASSERT_TRUE(expected.ok());
+    auto executable = Compile(passed, {}, DefaultProgram(passed), CpuKernels(), {.num_threads = 2});
+    ASSERT_TRUE(executable.ok()) << executable.status().ToString();
+    StateStore store;
+    auto got = (*executable)->Run(Inputs(inputs), store);
+    ASSERT_TRUE(got.ok()) << got.status().ToString();
+    // Some 20 ops of 8 roundings each make 160 * 2^-24, about 1e-5, of the loss; gradients go through twice as many.
+    ASSERT_LT(Worst(ToRef(got->outputs[0][0]), expected->outputs[0]), 1e-5);
+    double worst = 0;
+    for (std::size_t i = 1; i < expected->outputs.size(); ++i)
+      worst = std::max(worst, Worst(ToRef(got->outputs[0][i]), expected->outputs[i]));
+    close += worst < 2e-5;
+  }
+  // A gradient may jump where rounding takes an argument across a kink (Relu, Maximum); that is rare, and depends on the processor.
+  EXPECT_GE(close, 36);
+}
+
+// Accumulation over micro-batches, in an order as 1F1B has it, equals one big batch.
+TEST(Executor, MicroBatchesEqualOneBatch) {
+  auto build = [](int count) {
+    Builder b;
+    Dim n = b.NewSymbol("N", 1, 64);
+    Value x = b.Input("x", Dtype::kF64, {n, 5}), y = b.Input("y", Dtype::kF64, {n, 1});
+    Parameter w = b.NewParameter("w", {5, 8}, Initializer::Normal(.5), Dtype::kF64);
+    Parameter v = b.NewParameter("v", {8, 1}, Initializer::Normal(.5), Dtype::kF64);
+    Value loss = Mean(Square(MatMul(Dropout(Tanh(MatMul(x, w)), .25), v) - y));
+    b.Output("loss", loss);
+    std::vector<Gradient> grads = Grad(loss, {w, v});
+    if (count > 1) grads = AccumulateGradients(b, {w, v}, grads, count);
+    ApplyAdamW(b, {w, v}, grads, .01);
+    return *b.Finish();
+  };
+  Graph whole = build(1), split = build(3);
+  Pair all = RandomInputs(whole, {12}, 5);
+  std::vector<std::vector<Tensor>> parts(3);
+  for (int m = 0; m < 3; ++m) {
+    for (const RefTensor& ref : all.refs) {
+      std::int64_t width = ref.dims[1];
+      RefTensor part{{4, width}, {ref.data.begin() + m * 4 * width, ref.data.begin() + (m + 1) * 4 * width}};
+      parts[m].push_back(ToTensor(Dtype::kF64, part));
+    }
+  }
+  // The updates in the order of the default program: that of the step counter comes first.
+  RegionId forward, backward;
+  Program updates;
+  for (const ProgramStep& step : DefaultProgram(split)) {
+    RegionKind kind = split.region(step.region).kind;
+    if (kind == RegionKind::kForward) forward = step.region;
+    if (kind == RegionKind::kBackward) backward = step.region;
+    if (kind == RegionKind::kUpdate) updates.push_back(step);
+  }
+  Program program = {{forward, 0}, {forward, 1}, {backward, 0}, {forward, 2}, {backward, 1}, {backward, 2}};
+  program.insert(program.end(), updates.begin(), updates.end());
+  auto one = Compile(whole, {12}, DefaultProgram(whole), KernelTable(), {.device = Device::kReference});
+  auto three = Compile(split, {4}, program, KernelTable(), {.device = Device::kReference});
+  ASSERT_TRUE(one.ok()) << one.status().ToString();
+  ASSERT_TRUE(three.ok()) << three.status().ToString();
+  StateStore a, b;
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    RunInputs big = Inputs(all), small;
+    small.micro_batches.assign(3, {});
+    for (int m = 0; m < 3; ++m) small.micro_batches[m] = {&parts[m][0], &parts[m][1]};
+    small.sample_offsets = {0, 4, 8};
+    big.run.step = small.run.step = step;
+    auto x = (*one)->Run(big, a), y = (*three)->Run(small, b);
+    ASSERT_TRUE(x.ok()) << x.status().ToString();
+    ASSERT_TRUE(y.ok()) << y.status().ToString();
+    double sum = 0;
+    for (int m = 0; m < 3; ++m) sum += ToRef(y->outputs[m][0]).data[0] / 3;
+    EXPECT_NEAR(sum, ToRef(x->outputs[0][0]).data[0], 1e-12);
+  }
+  for (const char* name : {"w", "v", "w/first_moment", "v/second_moment"})
+    EXPECT_LT(Worst(ToRef(a.Get(name)), ToRef(b.Get(name))), 1e-12) << name;
+  EXPECT_EQ(Worst(ToRef(b.Get("w/gradient_sum")), RefTensor{{5, 8}, std::vector<double>(40)}), 0);
+}
+
+TEST(Executor, ProgramsThatCannotRunAreRefused) {
+  Builder b;
+  Parameter w = b.NewParameter("w", {3}, Initializer::Normal(1), Dtype::kF64);
+  Value loss = ReduceSum(Square(Tanh(w)));
+  ApplySgd(b, {w}, Grad(loss, {w}), .1);
+  Graph graph = *b.Finish();
+  Program program = DefaultProgram(graph);
+  EXPECT_TRUE(Compile(graph, {}, program, KernelTable(), {.device = Device::kReference}).ok());
+  std::swap(program[0], program[1]);  // backward before forward
+  auto refused = Compile(graph, {}, program, KernelTable(), {.device = Device::kReference});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().tag(), "RUN06");
+}
+
+// Only a token says that the parameter's update reads the step counter after it was raised.
+TEST(Executor, UpdatesBeforeTheStepCounterAreRefused) {
+  Builder b;
+  Parameter w = b.NewParameter("w", {3}, Initializer::Normal(1), Dtype::kF64);
+  Value loss = ReduceSum(Square(Tanh(w)));
+  ApplyAdamW(b, {w}, AccumulateGradients(b, {w}, Grad(loss, {w}), 1), .1);
+  Graph graph = *b.Finish();
+  Program program = DefaultProgram(graph);
+  ASSERT_EQ(program.size(), 4u);
+  EXPECT_TRUE(Compile(graph, {}, program, KernelTable(), {.device = Device::kReference}).ok());
+  std::swap(program[2], program[3]);
+  auto refused = Compile(graph, {}, program, KernelTable(), {.device = Device::kReference});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().tag(), "RUN06");
+}
+
+TEST(Executor, SymbolsAreBoundedAndSpecialised) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF32, {b.NewSymbol("B", 1, 8), 3});
+  b.Output("y", Mean(x * 2.0));
+  Graph graph = *b.Finish();
+  EXPECT_EQ(Compile(graph, {9}, {}, CpuKernels()).status().tag(), "RUN08");
+  for (std::int64_t rows : {1, 8}) {
+    auto executable = Compile(graph, {rows}, {}, CpuKernels());
+    ASSERT_TRUE(executable.ok());
+    Tensor ones = ToTensor(Dtype::kF32, {{rows, 3}, std::vector<double>(rows * 3, 1)});
+    RunInputs inputs;
+    inputs.micro_batches[0] = {&ones};
+    StateStore states;
+    EXPECT_EQ(ToRef((*executable)->Run(inputs, states)->outputs[0][0]).data[0], 2);
+  }
+}
+
+TEST(Executor, LoopsAndBranches) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF64, {4}), w = b.Input("w", Dtype::kF64, {4});
+  Vars out = While(
+      {b.Number(0, Dtype::kI64), x}, 20, [](Builder&, const Vars& s) { return Less(s[0], 13); },
+      [&](Builder&, const Vars& s) { return Vars{s[0] + 1, Tanh(s[1] * w + .1)}; });
+  Value y = Cond(
+      Greater(ReduceSum(out[1]), 0), [&](Builder& c) { return Vars{Identity(c, out[1]) * w}; },
+      [&](Builder& c) { return Vars{Sin(Identity(c, out[1]))}; })[0];
+  b.Output("y", y);
+  for (const Gradient& g : Grad(ReduceSum(y), {x, w})) b.Output("grad", g);
+  auto graph = b.Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status().ToString();
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    Pair inputs = RandomInputs(*graph, {}, seed);
+    std::map<std::string, RefTensor> states;
+    auto expected = Evaluate(*graph, {}, inputs.refs, states);
+    auto executable = Compile(*graph, {}, {}, KernelTable(), {.device = Device::kReference});
+    ASSERT_TRUE(executable.ok()) << executable.status().ToString();
+    StateStore store;
+    auto got = (*executable)->Run(Inputs(inputs), store);
+    ASSERT_TRUE(got.ok()) << got.status().ToString();
+    for (std::size_t i = 0; i < expected->outputs.size(); ++i) EXPECT_EQ(Worst(ToRef(got->outputs[0][i]), expected->outputs[i]), 0) << i;
+  }
+}
+
+// A bucket's members are computed in their places; the bucket adds no memory of its own.
+TEST(Executor, BucketsCostNoCopy) {
+  auto build = [](bool bucket) {
+    Builder b;
+    Value x = b.Input("x", Dtype::kF32, {64, 64});
+    Value p = MatMul(x, x), q = MatMul(x, p);
+    Value flat = bucket ? b.EmitOne(kBucket, {p, q}) : Concat({Reshape(p, {4096}), Reshape(q, {4096})}, 0);
+    b.Output("flat", flat);
+    return *b.Finish();
+  };
+  Graph with = build(true), without = build(false);
+  Pair inputs = RandomInputs(with, {}, 3);
+  StateStore states;
+  auto a = Compile(with, {}, {}, CpuKernels()), c = Compile(without, {}, {}, CpuKernels());
+  ASSERT_TRUE(a.ok() && c.ok());
+  EXPECT_EQ(Worst(ToRef((*a)->Run(Inputs(inputs), states)->outputs[0][0]), ToRef((*c)->Run(Inputs(inputs), states)->outputs[0][0])), 0);
+  EXPECT_EQ((*a)->arena_bytes(), 2u * 64 * 64 * 4);
+  EXPECT_EQ((*c)->arena_bytes(), 4u * 64 * 64 * 4);
+}
+
+TEST(Executor, TapsAndSplitOps) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF64, {3, 3});
+  Value h = MatMul(x, x);
+  b.Tap("h", h);
+  b.Output("y", Tanh(h + 1.0));
+  Graph graph = *b.Finish();
+  OpId product = graph.value(graph.taps[0].value).producer;
+  Graph split = *SplitStartDone(graph, product, 3);
+  Pair inputs = RandomInputs(graph, {}, 3);
+  StateStore states;
+  auto a = Compile(graph, {}, {}, KernelTable(), {.device = Device::kReference}),
+       c = Compile(split, {}, {}, KernelTable(), {.device = Device::kReference});
+  ASSERT_TRUE(a.ok() && c.ok());
+  auto p = (*a)->Run(Inputs(inputs), states), q = (*c)->Run(Inputs(inputs), states);
+  ASSERT_TRUE(p.ok() && q.ok());
+  EXPECT_EQ(Worst(ToRef(p->outputs[0][0]), ToRef(q->outputs[0][0])), 0);
+  EXPECT_EQ(Worst(ToRef(p->taps[0]["h"]), ToRef(q->taps[0]["h"])), 0);
+}
+
+// An op that this file alone knows: what docs/mlrunner.md shows.
+Result<std::vector<TensorType>> InferSquaredError(const InferContext& c) {
+  if (c.in[0] != c.in[1]) return Misfit(c, "prediction and target are of one type");
+  return std::vector<TensorType>{{c.in[0].dtype, {}}};
+}
+std::vector<Gradient> SquaredErrorRule(const GradientContext& c) {
+  Value g = c.grads[0].Dense() * 2.0 * (c.in[0] - c.in[1]);
+  return {g, -g};
+}
+std::vector<Value> SquaredErrorPrimitive(Builder&, const Op&, const std::vector<Value>& in) { return {ReduceSum(Square(in[0] - in[1]))}; }
+const OpDef kSquaredError{"SquaredError", 2, 1, InferSquaredError, SquaredErrorRule, SquaredErrorPrimitive, {}};
+
+TEST(Executor, AStrategyAddsOpsOfItsOwn) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF64, {5}), y = b.Input("y", Dtype::kF64, {5});
+  Value error = b.EmitOne(kSquaredError, {Tanh(x), y});
+  b.Output("error", error);
+  b.Output("grad", Grad(error, {x})[0]);
+  auto graph = b.Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status().ToString();
+  Pair inputs = RandomInputs(*graph, {}, 3);
+  StateStore states;
+  auto missing = Compile(*graph, {}, {}, KernelTable(), {.device = Device::kReference});
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.status().tag(), "RUN02");
+  KernelTable table;
+  table.reference()[&kSquaredError] = [](RefCall& c) {
+    for (std::size_t i = 0; i < c.in[0]->data.size(); ++i) c.out[0].data[0] += std::pow(c.in[0]->data[i] - c.in[1]->data[i], 2);
+    return Status();
+  };
+  Graph primitive = *Expand(*graph);
+  auto own = Compile(*graph, {}, {}, table, {.device = Device::kReference});
+  auto plain = Compile(primitive, {}, {}, KernelTable(), {.device = Device::kReference});
+  ASSERT_TRUE(own.ok() && plain.ok());
+  auto p = (*own)->Run(Inputs(inputs), states), q = (*plain)->Run(Inputs(inputs), states);
+  ASSERT_TRUE(p.ok() && q.ok());
+  for (int i = 0; i < 2; ++i) EXPECT_LT(Worst(ToRef(p->outputs[0][i]), ToRef(q->outputs[0][i])), 1e-14);
+}
+
+// Megatron's pair: what is copied forward is summed backward, and the reverse. One sum each way, in the order of the channel's versions.
+TEST(Executor, ColumnAndRowLinearSumOnceEachWay) {
+  Builder b;
+  b.mutable_graph().mesh = {{{"tensor", 2}}};
+  StateId channel = b.NewChannel("tensor");
+  Value x = b.Input("x", Dtype::kF32, {4, 8});
+  Parameter column = b.NewParameter("column", {8, 16}, Initializer::Normal(1)),
+            row = b.NewParameter("row", {16, 8}, Initializer::Normal(1));
+  auto copy = [&](const Value& v) {
+    return b.CustomGradient({v}, {v}, [channel](const GradientContext& c) {
+      return std::vector<Gradient>{AllReduce(c.grads[0].Dense(), channel, "tensor")};
+    })[0];
+  };
+  auto sum = [&](const Value& v) {
+    return b.CustomGradient({v}, {AllReduce(v, channel, "tensor")},
+                            [](const GradientContext& c) { return std::vector<Gradient>{c.grads[0]}; })[0];
+  };
+  Value y = sum(MatMul(Gelu(MatMul(copy(Tanh(x)), column)), row));
+  for (const Gradient& g : Grad(Mean(Square(y)), {column, row, x})) b.Output("grad", g);
+  auto graph = b.Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status().ToString();
+  Graph passed = RemoveDeadCode(MergeEqual(Simplify(*graph)));
+  int sums[2] = {0, 0};
+  for (const Op& op : passed.ops) {
+    if (op.def == &kAllReduce) ++sums[op.provenance.phase == Phase::kBackward];
+  }
+  EXPECT_EQ(sums[0], 1);
+  EXPECT_EQ(sums[1], 1);
+  EXPECT_TRUE(Check(passed).ok());
+}
+
+}  // namespace
+}  // namespace ropewalk::mlrunner
