@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdlib>
+#include <set>
 
 #include "base/nearest.h"
 #include "cli/invocation.h"
@@ -18,6 +19,16 @@ class Parser {
   explicit Parser(Invocation* out) : out_(out), app_("Ropewalk runs batch jobs: in this process, or on a pool of workers.", "ropewalk") {
     app_.require_subcommand(1);
     app_.set_version_flag("--version", std::string("ropewalk ") + kVersion);
+    // They mean the same before the verb and after it.
+    AddGlobals(&app_);
+    for (const auto& [flag, key] : {std::pair("--master", "client.master"), std::pair("--token-file", "client.token_file")})
+      app_.add_option_function<std::string>(
+              flag,
+              [this, flag = std::string(flag), key = std::string(key)](const std::string& value) {
+                before_verb_.push_back({key, value, "flag " + flag});
+              },
+              "for verbs that ask a master")
+          ->type_name(key == std::string("client.master") ? "HOST:PORT" : "FILE");
     AddLaunch();
     AddStart();
     AddJobs();
@@ -43,7 +54,14 @@ class Parser {
     } catch (const CLI::ParseError& error) {
       return Wrong(error.what());
     }
-    return {};
+    if (before_verb_.empty()) return {};
+    // Of the verb's own flags, which come later, the last one wins.
+    if (client_verbs_.contains(out_->verb)) {
+      out_->flags.insert(out_->flags.begin(), before_verb_.begin(), before_verb_.end());
+      return {};
+    }
+    return Status(Code::kInvalid, "CLI01", "ropewalk " + out_->verb + ": it takes no " + before_verb_.front().origin.substr(5),
+                  "that is for verbs that ask a master", "leave it out");
   }
 
  private:
@@ -54,16 +72,20 @@ class Parser {
       out_->verb = verb;
       out_->launch = app->remaining();  // empty but for run and submit
     });
+    AddGlobals(app);
+    return app;
+  }
+  void AddGlobals(CLI::App* app) {
     app->add_option_function<std::string>(
            "--output",
            [this](const std::string& text) {
              if (!ParseOutputForm(text, &out_->output))
                throw CLI::ValidationError("--output", "takes " + std::string(kOutput) + ", not \"" + text + "\"");
+             out_->output_given = true;
            },
            "how results and errors are printed: " + std::string(kOutput))
         ->type_name("FORM");
-    app->add_option("--config", out_->config_file, "TOML file with [client], [master], [worker] and [dev]")->type_name("FILE");
-    return app;
+    app->add_option("--config", out_->config_file, "TOML file with [client], [master], [worker], [dev] and [job]")->type_name("FILE");
   }
   CLI::App* Group(const std::string& name, const std::string& help) {
     CLI::App* app = app_.add_subcommand(name, help);
@@ -82,6 +104,7 @@ class Parser {
         ->type_name(type);
   }
   void Client(CLI::App* app) {
+    client_verbs_.insert(app->get_parent() == &app_ ? app->get_name() : app->get_parent()->get_name() + " " + app->get_name());
     Key(app, "--master", "client.master", "HOST:PORT", "the master (ROPEWALK_MASTER; else 127.0.0.1:7077)");
     Key(app, "--token-file", "client.token_file", "FILE", "the cluster's token (ROPEWALK_TOKEN_FILE; else ~/.ropewalk/token)");
   }
@@ -101,7 +124,8 @@ class Parser {
           "  sort INPUT... -o OUT            lines in byte order\n"
           "  grep PATTERN INPUT... -o OUT    lines that hold the pattern\n"
           "  ./my_job [-- ITS ARGUMENTS]\n"
-          "`ropewalk run wordcount --help` tells more. The flags above may also follow JOB.");
+          "`ropewalk " +
+          app->get_name() + " wordcount --help` tells more. The flags above may also follow JOB.");
     }
     ForJob(run, "--threads", "ROPEWALK_THREADS", "N", "cores to use (all)");
     ForJob(run, "--memory", "ROPEWALK_MEMORY", "BYTES", "memory for shuffled data, like 2G; more goes to disk");
@@ -114,7 +138,7 @@ class Parser {
     CLI::App* start = Group("start", "start a master, a worker, or both");
     CLI::App* dev = Verb(start, "dev", "a master and workers on 127.0.0.1, until Ctrl-C");
     Key(dev, "--dir", "dev.dir", "FOLDER", "state and token (~/.ropewalk/dev, and the token in ~/.ropewalk/token)");
-    Key(dev, "--port", "dev.port", "PORT", "of the master (7077); 0: any free one");
+    Key(dev, "--port", "dev.port", "PORT", "of the master (7077); 0: any free one, and it is printed");
     Key(dev, "--workers", "dev.workers", "N", "worker daemons (1)");
     Key(dev, "--slots", "dev.slots", "N", "tasks at a time on each worker (all cores)");
     Key(dev, "--memory", "dev.memory", "BYTES", "of each worker for shuffled data");
@@ -160,7 +184,7 @@ class Parser {
                      "driver (stdout of main), stderr (its stderr), executor (of all others), events; else the first two")
         ->check(CLI::IsMember({"driver", "stderr", "executor", "events"}))
         ->type_name("NAME");
-    CLI::App* explain = Verb(&app_, "explain", "the plan of a job's current action, and why it waits");
+    CLI::App* explain = Verb(&app_, "explain", "the plan of a job's current action and of its last ones, with counts; why it waits");
     Client(explain);
     explain->add_option("JOB", out_->job_name, "j-7f3")->required();
   }
@@ -218,6 +242,8 @@ class Parser {
 
   Invocation* out_;
   CLI::App app_;
+  std::vector<ConfigEntry> before_verb_;
+  std::set<std::string> client_verbs_;
 };
 
 }  // namespace
@@ -245,6 +271,7 @@ Result<Invocation> ParseArguments(const std::vector<std::string>& args) {
       variable != nullptr && *variable != '\0' && !ParseOutputForm(variable, &invocation.output))
     return Status(Code::kInvalid, "CLI01", std::string("ROPEWALK_OUTPUT: \"") + variable + "\" is no form of output", "",
                   std::string("it takes ") + kOutput);
+  if (const char* variable = std::getenv("ROPEWALK_OUTPUT"); variable != nullptr && *variable != '\0') invocation.output_given = true;
   Parser parser(&invocation);
   RETURN_IF_ERROR(parser.Parse(args));
   return invocation;

@@ -27,14 +27,14 @@ Status PrintText(const std::string& text) {
 Status ShowConfig(const Config& config, job::OutputForm form) {
   std::vector<std::vector<std::string>> rows;
   std::vector<std::string> objects;
-  for (const ConfigEntry& entry : config.Show()) {
+  for (const ConfigEntry& entry : ShownConfig(config)) {
     rows.push_back({entry.name, EscapeForLog(entry.value), EscapeForLog(entry.origin)});
     objects.push_back(JsonObject().Text("key", entry.name).Text("value", entry.value).Text("origin", entry.origin).str());
   }
   return PrintText(Listing(form, "config", {"KEY", "VALUE", "ORIGIN"}, rows, objects));
 }
 
-Result<int> Do(const Invocation& invocation) {
+Result<int> Do(Invocation invocation) {
   if (invocation.verb.empty()) {
     RETURN_IF_ERROR(PrintText(invocation.text));
     return 0;
@@ -45,6 +45,10 @@ Result<int> Do(const Invocation& invocation) {
     return 0;
   }
   ASSIGN_OR_RETURN(Config config, LoadConfig(invocation));
+  if (!invocation.output_given && !ParseOutputForm(config.Text("command.output"), &invocation.output))
+    return Status(Code::kInvalid, "SPEC02",
+                  "command.output: \"" + EscapeForLog(config.Text("command.output"), 100) + "\" is no form of output",
+                  "it takes table, json or jsonl", "mend the value");
   if (invocation.verb == "run" || invocation.verb == "submit") {
     auto jobs_binary = FindJobsBinary();
     ASSIGN_OR_RETURN(Launch launch, PlanLaunch(invocation, config, jobs_binary.ok() ? *jobs_binary : ""));

@@ -1,8 +1,10 @@
 #include "cli/dev_cluster.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +12,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <ctime>
+#include <memory>
 #include <thread>
 
 #include "base/home_folder.h"
@@ -17,6 +20,7 @@
 #include "cli/settings.h"
 #include "cli/start.h"
 #include "job/client/master_link.h"
+#include "master/daemon/files.h"
 #include "proto/client.pb.h"
 #include "rpc/channel.h"
 #include "storage/io_error.h"
@@ -48,6 +52,8 @@ class DevCluster {
 
   Status Run() {
     RETURN_IF_ERROR(MakeFolder(options_.folder));
+    RETURN_IF_ERROR(TakeFolder());
+    if (options_.port != 0) RETURN_IF_ERROR(CheckPort());
     Status status = Serve();
     Stop();
     return status;
@@ -63,6 +69,41 @@ class DevCluster {
     Announce();
     while (WaitForSignal(-1) && !stopping_) RETURN_IF_ERROR(Restart());
     return {};
+  }
+
+  // Told here, in one piece: what a second master's log would say is about the first one's folder.
+  Status TakeFolder() {
+    auto lock = master::FolderLock::Take(options_.folder + "/dev.lock", Holder());
+    if (lock.ok()) {
+      lock_ = *std::move(lock);
+      return {};
+    }
+    if (lock.status().code() != Code::kUnavailable) return lock.status();
+    std::string holder = lock.status().why(), pid = holder.substr(std::min(holder.find("pid "), holder.size()));
+    pid = pid.substr(std::min<std::size_t>(4, pid.size()), pid.find(',') - 4);
+    return Status(Code::kUnavailable, "DEV02", "a dev cluster runs already, with its state in " + options_.folder, holder,
+                  "use that one, or end it (kill -INT " + pid + ") before you start another");
+  }
+  std::string Holder() const {
+    return "pid " + std::to_string(getpid()) + (address_.empty() ? ", which is starting" : ", master on " + address_);
+  }
+
+  Status CheckPort() {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return storage::IoError(errno, "DEV01", "cannot start the master");
+    int on = 1;
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(options_.port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    int error = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
+    close(fd);
+    if (error == 0) return {};
+    std::string what = "port " + std::to_string(options_.port) + " of 127.0.0.1 cannot be used";
+    if (error != EADDRINUSE) return storage::IoError(error, "DEV03", what);
+    return Status(Code::kUnavailable, "DEV03", what, "another program listens on it: another master, or a dev cluster with another --dir",
+                  "take any free port: --port 0");
   }
 
   std::vector<std::string> MasterArgs(const std::string& listen, int ready_fd) const {
@@ -104,6 +145,7 @@ class DevCluster {
       if (n == 0 || MonotonicMs() > give_up_ms) return Failed(children_.front(), n == 0 ? "ended" : "does not answer");
     }
     address_ = said.substr(0, said.find('\n'));
+    lock_->Describe(Holder());
     return {};
   }
 
@@ -216,6 +258,7 @@ class DevCluster {
   std::vector<ChildProcess> children_;  // the master is the first
   std::vector<int> failures_;
   std::string address_;
+  std::unique_ptr<master::FolderLock> lock_;  // of the state folder, for as long as we live
   bool stopping_ = false;
 };
 

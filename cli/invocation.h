@@ -17,6 +17,7 @@ struct Invocation {
   std::string verb;  // "run", "submit", "start dev", "job list"...; "": only `text` is to be printed
   std::string text;  // help or version, for stdout
   job::OutputForm output = job::OutputForm::kTable;
+  bool output_given = false;                                            // by flag or ROPEWALK_OUTPUT; else the configuration may say it
   std::string config_file;                                              // "": the one in the home folder, where it exists
   std::vector<ConfigEntry> flags;                                       // of configuration keys
   std::vector<std::string> launch;                                      // run, submit: the job's name or path and everything after it

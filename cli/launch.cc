@@ -12,6 +12,7 @@
 
 #include "base/nearest.h"
 #include "cli/settings.h"
+#include "job/client/job_marker.h"
 #include "storage/io_error.h"
 
 namespace ropewalk::cli {
@@ -116,8 +117,13 @@ Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, co
   args.erase(args.begin());
 
   Launch launch;
-  if (invocation.output != job::OutputForm::kTable)
-    launch.environment.emplace_back("ROPEWALK_OUTPUT", invocation.output == job::OutputForm::kJson ? "json" : "jsonl");
+  launch.environment = JobVariables(config);
+  if (invocation.output != job::OutputForm::kTable || invocation.output_given) {
+    const char* form = invocation.output == job::OutputForm::kTable  ? "table"
+                       : invocation.output == job::OutputForm::kJson ? "json"
+                                                                     : "jsonl";
+    launch.environment.emplace_back("ROPEWALK_OUTPUT", form);
+  }
   launch.environment.insert(launch.environment.end(), invocation.launch_environment.begin(), invocation.launch_environment.end());
   std::vector<std::pair<std::string, std::string>> after_name;
   RETURN_IF_ERROR(TakeFlags(&args, &after_name));
@@ -137,10 +143,11 @@ Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, co
   bool built_in = std::find(BuiltIns().begin(), BuiltIns().end(), name) != BuiltIns().end();
   if (built_in) {
     launch.path = jobs_binary;
-    launch.argv = {jobs_binary, name};
+    launch.argv = {self, name};  // what the user typed is what help, `ps` and executors' command lines show
   } else {
     RETURN_IF_ERROR(CheckExecutable(name));
     launch.path = name.find('/') == std::string::npos ? "./" + name : name;
+    RETURN_IF_ERROR(job::CheckIsJob(launch.path, self));
     launch.argv = {launch.path};
     // The "--" was for us. Init() would take flags of its own names out of what follows, so it stays where one of those follows it.
     auto border = std::find(args.begin(), args.end(), "--");

@@ -12,6 +12,7 @@
 #include "base/job_name.h"
 #include "cli/job_view.h"
 #include "cli/settings.h"
+#include "job/client/find_cluster.h"
 #include "job/client/master_link.h"
 #include "job/report.h"
 #include "proto/client.pb.h"
@@ -179,7 +180,7 @@ class Query {
 }  // namespace
 
 Result<int> RunQuery(const Invocation& invocation, const Config& config) {
-  auto token = rpc::ReadTokenFile(TokenFile(config, "client"));
+  auto token = job::TokenFor(config.Text("client.master"), TokenFile(config, "client"));
   if (!token.ok()) return token.status();
   job::MasterLinkOptions options;
   options.address = config.Text("client.master");

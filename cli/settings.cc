@@ -2,66 +2,67 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <thread>
 
 #include "base/home_folder.h"
+#include "base/known_names.h"
+#include "cli/dev_cluster.h"
 #include "cli/toml_file.h"
+#include "job/machine.h"
+#include "worker/daemon/machine.h"
 
 extern char** environ;
 
 namespace ropewalk::cli {
 namespace {
 
-std::vector<ConfigKey> Keys() {
-  using enum ConfigType;
-  return {
-      {"client.master", kText, "127.0.0.1:7077", "the master that jobs are sent to"},
-      {"client.token_file", kText, "", "the cluster's token"},
-      {"master.listen", kText, "127.0.0.1:7077", "loopback only, as long as there is no TLS"},
-      {"master.dir", kText, "", "journal, artifacts and logs"},
-      {"master.token_file", kText, "", "written with mode 0600 when missing"},
-      {"worker.join", kText, "127.0.0.1:7077", "the master"},
-      {"worker.token_file", kText, "", "the cluster's token"},
-      {"worker.listen", kText, "127.0.0.1:0", "where other workers read blocks"},
-      {"worker.dir", kText, "", "spilled blocks, artifacts, logs"},
-      {"worker.slots", kNumber, "0", "tasks at a time; 0: all cores"},
-      {"worker.memory", kBytes, "0", "for shuffled data; 0: the daemon's choice"},
-      {"worker.name", kText, "", "in lists and logs; empty: the host's name"},
-      {"worker.drain_timeout", kNumber, "60", "seconds that SIGTERM waits for running tasks and for jobs that need what lies here"},
-      {"dev.dir", kText, "", "state of master and workers, and the token"},
-      {"dev.port", kNumber, "7077", "of the master; 0: any free one"},
-      {"dev.workers", kNumber, "1", "worker daemons"},
-      {"dev.slots", kNumber, "0", "of each worker; 0: all cores, shared among the workers"},
-      {"dev.memory", kBytes, "0", "of each worker; 0: the daemon's choice"},
-  };
-}
-
-// The short names that jobs know as well.
+// The short names that jobs know as well; one name serves all sections that have a key of its kind.
 Status SetShortNames(Config* config) {
-  struct Short {
-    const char* variable;
-    const char* key;
-  };
-  for (const Short& s : {Short{"ROPEWALK_MASTER", "client.master"},
-                         {"ROPEWALK_TOKEN_FILE", "client.token_file"},
-                         {"ROPEWALK_TOKEN_FILE", "master.token_file"},
-                         {"ROPEWALK_TOKEN_FILE", "worker.token_file"}}) {
-    const char* value = std::getenv(s.variable);
-    if (value == nullptr || *value == '\0') continue;
-    RETURN_IF_ERROR(config->Set(ConfigLayer::kEnvironment, {s.key, value, std::string("environment ") + s.variable}));
+  for (const KnownVariable& variable : KnownVariables()) {
+    const char* value = std::getenv(variable.name);
+    if (variable.key[0] == '\0' || value == nullptr || *value == '\0') continue;
+    std::vector<std::string> keys = {variable.key};
+    if (keys[0] == "client.token_file") keys.insert(keys.end(), {"master.token_file", "worker.token_file"});
+    for (const std::string& key : keys)
+      RETURN_IF_ERROR(config->Set(ConfigLayer::kEnvironment, {key, value, std::string("environment ") + variable.name}));
   }
   return {};
+}
+
+// What a key that says nothing, or 0, comes to on this machine; "" where the key's own default says it all.
+std::string Filled(const Config& config, const std::string& key) {
+  std::size_t dot = key.find('.');
+  std::string section = key.substr(0, dot), name = key.substr(dot + 1);
+  if (name == "token_file" || name == "dir") return name == "dir" ? StateFolder(config, section) : TokenFile(config, section);
+  if (key == "worker.name") return worker::HostName() + "-PID";
+  if (key == "worker.slots") return std::to_string(std::max(1u, std::thread::hardware_concurrency()));
+  if (key == "worker.memory") return std::to_string(worker::MachineMemoryBytes() / 2);
+  if (section == "dev") {
+    auto dev = DevOptionsOf(config);
+    if (!dev.ok()) return "";
+    if (name == "slots") return std::to_string(dev->slots);
+    if (name == "memory") return std::to_string(dev->memory_bytes != 0 ? dev->memory_bytes : worker::MachineMemoryBytes() / 2);
+  }
+  if (key == "job.name") return "the program's name";
+  if (key == "job.threads") return std::to_string(job::Cores());
+  if (key == "job.memory") return std::to_string(job::HalfOfMemory());
+  if (key == "job.partitions") return "from the slots";
+  if (key == "job.event_log" || key == "job.env") return "none";
+  return "";
 }
 
 }  // namespace
 
 Result<Config> LoadConfig(const Invocation& invocation) {
-  Config config(Keys());
+  Config config(KnownKeys());
   for (const ConfigEntry& flag : invocation.flags) RETURN_IF_ERROR(config.Set(ConfigLayer::kFlag, flag));
-  RETURN_IF_ERROR(SetShortNames(&config));
   std::vector<std::string> environment;
   for (char** variable = environ; *variable != nullptr; ++variable) environment.emplace_back(*variable);
+  RETURN_IF_ERROR(CheckVariables(environment));
   RETURN_IF_ERROR(config.SetFromEnvironment(environment));
+  RETURN_IF_ERROR(SetShortNames(&config));  // they win over ROPEWALK_SECTION__KEY, as in a job
   std::string file = invocation.config_file;
   if (file.empty() && access((HomeFolder() + "/config.toml").c_str(), F_OK) == 0) file = HomeFolder() + "/config.toml";
   if (!file.empty()) {
@@ -80,6 +81,32 @@ std::string TokenFile(const Config& config, const std::string& section) {
 std::string StateFolder(const Config& config, const std::string& section) {
   const std::string& given = config.Text(section + ".dir");
   return given.empty() ? HomeFolder() + "/" + section : given;
+}
+
+std::vector<ConfigEntry> ShownConfig(const Config& config) {
+  std::vector<ConfigEntry> entries = config.Show();
+  for (ConfigEntry& entry : entries) {
+    bool says_nothing = entry.value.empty() || (entry.value == "0" && entry.name != "dev.port" && entry.name != "worker.drain_timeout");
+    if (!says_nothing) continue;
+    if (std::string filled = Filled(config, entry.name); !filled.empty()) entry.value = std::move(filled);
+  }
+  for (const KnownVariable& variable : KnownVariables()) {
+    if (std::string(variable.name) != "ROPEWALK_HOME") continue;  // no key, since it says where the file of the keys lies
+    bool given = HomeFolder() == std::string(std::getenv(variable.name) != nullptr ? std::getenv(variable.name) : "");
+    entries.push_back({variable.name, HomeFolder(), given ? std::string("environment ") + variable.name : "default"});
+  }
+  return entries;
+}
+
+std::vector<std::pair<std::string, std::string>> JobVariables(const Config& config) {
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (const KnownVariable& variable : KnownVariables()) {
+    std::string key = variable.key;
+    if (!key.starts_with("job.") || !config.IsSet(key)) continue;
+    const std::string& value = config.Text(key);
+    if (!value.empty() && value != "0") variables.emplace_back(variable.name, value);
+  }
+  return variables;
 }
 
 }  // namespace ropewalk::cli

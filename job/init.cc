@@ -1,6 +1,5 @@
 #include "job/init.h"
 
-#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -12,19 +11,30 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <thread>
 #include <utility>
 
+#include "base/known_names.h"
 #include "base/random.h"
 #include "job/client/submit.h"
 #include "job/embedded/embedded_backend.h"
 #include "job/executor/executor_backend.h"
 #include "job/interrupt.h"
+#include "job/machine.h"
 #include "job/options.h"
 #include "job/report.h"
 #include "worker/task/exception.h"
+
+// Says in the file itself that this executable is a job, for `ropewalk run` and `submit` (client/job_marker.h). A note outlives strip.
+__asm__(
+    ".pushsection .note.ropewalk.job, \"a\", @note\n"
+    ".balign 4\n"
+    ".long 9, 4, 1\n"  // bytes of the name and of what follows it, kind
+    ".asciz \"Ropewalk\"\n"
+    ".balign 4\n"
+    ".long 1\n"
+    ".popsection\n");
 
 namespace ropewalk::job {
 namespace {
@@ -45,23 +55,6 @@ void Rewrite(const std::vector<std::string>& kept, int& argc, char** argv) {
     if (kept[static_cast<std::size_t>(out)] == argv[in]) argv[out++] = argv[in];
   if (out < argc) argv[out] = nullptr;
   argc = out;
-}
-
-std::uint32_t Cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return static_cast<std::uint32_t>(CPU_COUNT(&set));
-  return std::max(1u, std::thread::hardware_concurrency());
-}
-
-// Half of what this process may use: the machine's memory, or the container's where that is less.
-std::uint64_t HalfOfMemory() {
-  std::uint64_t bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::uint64_t limit = 0;
-    if (std::ifstream(path) >> limit && limit > 0) bytes = std::min(bytes, limit);
-  }
-  return std::max<std::uint64_t>(bytes / 2, 64 << 20);
 }
 
 std::string SpillFolder() {
@@ -149,11 +142,22 @@ Job InitEmbedded(const JobOptions& options, std::vector<std::string> args) {
   Result<std::unique_ptr<EmbeddedBackend>> backend = EmbeddedBackend::Start(std::move(embedded));
   if (!backend.ok()) process->Fail(backend.status());
   process->backend = *std::move(backend);
-  process->watch = std::make_unique<InterruptWatch>([process](int signal) {
-    process->signal.store(signal);
-    // Main is told where it waits. One that computes by itself would not look: nothing of ours is in progress then.
-    if (!process->backend->Interrupt()) _exit(signal == SIGINT ? 130 : ExitCode(Code::kCancelled));
-  });
+  process->watch = std::make_unique<InterruptWatch>(
+      [process](int signal, int nth) {
+        const int code = signal == SIGINT ? 130 : ExitCode(Code::kCancelled);
+        process->signal.store(signal);
+        std::size_t running = 0;
+        // Main is told where it waits. One that computes by itself would not look: nothing of ours is in progress then.
+        if (nth == 1 && process->backend->Interrupt(&running)) {
+          if (running > 0)
+            std::fprintf(stderr, "\ninterrupted: waiting for %zu running task%s to notice; once more (Ctrl-C) stops at once\n", running,
+                         running == 1 ? "" : "s");
+          return;
+        }
+        process->backend->AbandonOutputs();
+        _exit(code);
+      },
+      2);
   on_exit(
       [](int code, void* arg) {
         auto* p = static_cast<EmbeddedProcess*>(arg);
@@ -189,6 +193,12 @@ Job InitExecutor(int fd, std::vector<std::string> args) {
 
 // ---- client ----------------------------------------------------------------------------------------------------------------------------
 
+// As far as it can be told before the options are read.
+OutputForm FormOfErrors() {
+  const char* form = std::getenv("ROPEWALK_OUTPUT");
+  return form == nullptr || std::strncmp(form, "json", 4) != 0 ? OutputForm::kTable : OutputForm::kJson;
+}
+
 // What executors get of the submitter's environment: how text and times are read, and what was declared.
 std::vector<std::string> DeclaredEnvironment(const JobOptions& options) {
   std::vector<std::string> declared;
@@ -218,9 +228,16 @@ std::vector<std::string> DeclaredEnvironment(const JobOptions& options) {
 
 Job InitProcess(int& argc, char** argv, std::uint32_t cpu_level) {
   std::vector<std::string> args = ArgsOf(argc, argv);
+  // An executor's variables were chosen by its worker and its submitter.
+  if (std::getenv("ROPEWALK_EXECUTOR_FD") == nullptr) {
+    if (Status known = CheckVariables(); !known.ok()) {
+      PrintError(known, FormOfErrors());
+      std::exit(ExitCode(known.code()));
+    }
+  }
   Result<JobOptions> options = TakeOptions(&args, [](const char* name) { return std::getenv(name); });
   if (!options.ok()) {
-    PrintError(options.status(), OutputForm::kTable);
+    PrintError(options.status(), FormOfErrors());
     std::exit(ExitCode(options.status().code()));
   }
   if (options->executor_fd) return InitExecutor(*options->executor_fd, std::move(args));

@@ -1,5 +1,5 @@
-// Turns the first SIGINT or SIGTERM into a call on a thread of its own, where anything may be done; the second one kills the process, since
-// the handler is gone by then.
+// Turns the first SIGINTs or SIGTERMs into calls on a thread of its own, where anything may be done; the one after those kills the process,
+// whatever that thread is doing.
 //
 // Thread rule: made and destroyed on main's thread; the callback runs on the watch's thread.
 #pragma once
@@ -11,9 +11,9 @@ namespace ropewalk::job {
 
 class InterruptWatch {
  public:
-  using Callback = std::function<void(int signal)>;
-  // A signal that is ignored already (nohup, a background job of a shell) stays ignored.
-  explicit InterruptWatch(Callback callback);
+  using Callback = std::function<void(int signal, int nth)>;  // nth: 1, 2...
+  // At most `calls` of them. A signal that is ignored already (nohup, a background job of a shell) stays ignored.
+  explicit InterruptWatch(Callback callback, int calls = 1);
   ~InterruptWatch();  // gives the old handlers back
   InterruptWatch(const InterruptWatch&) = delete;
   InterruptWatch& operator=(const InterruptWatch&) = delete;

@@ -39,6 +39,7 @@ Status ParseSwitch(const std::string& source, const std::string& text, bool* out
 struct Setting {
   const char* flag;  // nullptr: no flag
   const char* variable;
+  const char* long_variable;  // of its configuration key; nullptr: it has none that a job reads
   bool needs_value;
   Status (*apply)(const std::string& source, const std::string& text, JobOptions* options);
 };
@@ -46,41 +47,42 @@ struct Setting {
 constexpr std::uint32_t kThreadsMax = 1024, kPartitionsMax = 100'000;
 
 const Setting kSettings[] = {
-    {"--master", "ROPEWALK_MASTER", true,
+    {"--master", "ROPEWALK_MASTER", nullptr, true,
      [](const std::string& source, const std::string& text, JobOptions* o) {
        if (text.find(':') == std::string::npos) return Refuse(source, text, "HOST:PORT");
        o->master = text;
        return Status();
      }},
-    {"--token-file", "ROPEWALK_TOKEN_FILE", true,
+    {"--token-file", "ROPEWALK_TOKEN_FILE", nullptr, true,
      [](const std::string&, const std::string& text, JobOptions* o) { return o->token_file = text, Status(); }},
-    {"--detach", "ROPEWALK_DETACH", false,
+    {"--detach", "ROPEWALK_DETACH", "ROPEWALK_JOB__DETACH", false,
      [](const std::string& source, const std::string& text, JobOptions* o) { return ParseSwitch(source, text, &o->detach); }},
-    {"--name", "ROPEWALK_NAME", true, [](const std::string&, const std::string& text, JobOptions* o) { return o->name = text, Status(); }},
-    {"--threads", "ROPEWALK_THREADS", true,
+    {"--name", "ROPEWALK_NAME", "ROPEWALK_JOB__NAME", true,
+     [](const std::string&, const std::string& text, JobOptions* o) { return o->name = text, Status(); }},
+    {"--threads", "ROPEWALK_THREADS", "ROPEWALK_JOB__THREADS", true,
      [](const std::string& source, const std::string& text, JobOptions* o) { return ParseCount(source, text, kThreadsMax, &o->threads); }},
-    {"--memory", "ROPEWALK_MEMORY", true,
+    {"--memory", "ROPEWALK_MEMORY", "ROPEWALK_JOB__MEMORY", true,
      [](const std::string& source, const std::string& text, JobOptions* o) {
        std::optional<std::uint64_t> bytes = ParseBytes(text);
        if (!bytes || *bytes == 0) return Refuse(source, text, "bytes, as 512M or 4G");
        o->memory_bytes = *bytes;
        return Status();
      }},
-    {"--partitions", "ROPEWALK_PARTITIONS", true,
+    {"--partitions", "ROPEWALK_PARTITIONS", "ROPEWALK_JOB__PARTITIONS", true,
      [](const std::string& source, const std::string& text, JobOptions* o) {
        return ParseCount(source, text, kPartitionsMax, &o->partitions);
      }},
-    {"--verify", "ROPEWALK_VERIFY", true,
+    {"--verify", "ROPEWALK_VERIFY", "ROPEWALK_JOB__VERIFY", true,
      [](const std::string& source, const std::string& text, JobOptions* o) { return ParseSwitch(source, text, &o->verify); }},
-    {nullptr, "ROPEWALK_OUTPUT", true,
+    {nullptr, "ROPEWALK_OUTPUT", "ROPEWALK_COMMAND__OUTPUT", true,
      [](const std::string& source, const std::string& text, JobOptions* o) {
        if (text != "table" && text != "json" && text != "jsonl") return Refuse(source, text, "table, json or jsonl");
        o->output = text == "table" ? OutputForm::kTable : text == "json" ? OutputForm::kJson : OutputForm::kJsonLines;
        return Status();
      }},
-    {nullptr, "ROPEWALK_EVENT_LOG", true,
+    {nullptr, "ROPEWALK_EVENT_LOG", "ROPEWALK_JOB__EVENT_LOG", true,
      [](const std::string&, const std::string& text, JobOptions* o) { return o->event_log = text, Status(); }},
-    {nullptr, "ROPEWALK_ENV", true,
+    {nullptr, "ROPEWALK_ENV", "ROPEWALK_JOB__ENV", true,
      [](const std::string&, const std::string& text, JobOptions* o) {
        for (std::size_t at = 0; at < text.size();) {
          std::size_t comma = std::min(text.find(',', at), text.size());
@@ -113,6 +115,13 @@ std::optional<std::uint64_t> ParseBytes(const std::string& text) {
   return value << shift;
 }
 
+std::vector<std::string> OptionFlags() {
+  std::vector<std::string> flags;
+  for (const Setting& setting : kSettings)
+    if (setting.flag != nullptr) flags.emplace_back(setting.flag);
+  return flags;
+}
+
 Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& environment) {
   JobOptions options;
   if (const char* fd = environment("ROPEWALK_EXECUTOR_FD"); fd != nullptr && fd[0] != 0) {
@@ -120,8 +129,12 @@ Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& env
     return options;
   }
   for (const Setting& setting : kSettings) {
-    const char* value = environment(setting.variable);
-    if (value != nullptr && value[0] != 0) RETURN_IF_ERROR(setting.apply(setting.variable, value, &options));
+    for (const char* variable : {setting.variable, setting.long_variable}) {
+      const char* value = variable == nullptr ? nullptr : environment(variable);
+      if (value == nullptr || value[0] == 0) continue;
+      RETURN_IF_ERROR(setting.apply(variable, value, &options));
+      break;
+    }
   }
   std::vector<std::string> kept;
   for (std::size_t i = 0; i < args->size(); ++i) {

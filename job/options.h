@@ -13,6 +13,8 @@
 //                        ROPEWALK_ENV          names of further variables that executors get: A,B,C
 //                        ROPEWALK_EXECUTOR_FD  set by workers: this process is an executor
 //
+// ROPEWALK_JOB__THREADS and its like mean the same as the short names, which win (base/known_names.h has them all).
+//
 // Thread rule: values.
 #pragma once
 
@@ -48,6 +50,9 @@ using Getenv = std::function<const char*(const char*)>;
 // Takes our flags out of `args` (up to a "--", which stays) and reads the environment. `args[0]` is the program. kInvalid CFG01 names the
 // flag or variable. An executor's arguments are left alone: its client took them out already.
 Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& environment);
+
+// "--threads" and the others.
+std::vector<std::string> OptionFlags();
 
 // 536870912 of "512M": decimal digits and at most one of K, M, G, T (powers of 1024, "MiB" and "MB" too); nullopt for anything else.
 std::optional<std::uint64_t> ParseBytes(const std::string& text);

@@ -14,6 +14,7 @@
 #include "base/escape.h"
 #include "storage/file_system.h"
 #include "storage/io_error.h"
+#include "storage/output_owner.h"
 #include "storage/output_paths.h"
 
 namespace ropewalk::storage {
@@ -179,16 +180,39 @@ Status CommitOutput(const OutputSpec& spec, std::span<const std::string> winners
   return Committer(spec, std::move(parts)).Run();
 }
 
-void DiscardOutput(const OutputSpec& spec) {
-  OutputFiles files(spec);
-  OutputPaths paths = PathsOf(spec);
+namespace {
+
+// Removes the hidden folder `paths` names, whose job is over. False: the former output lies in it and cannot be given back.
+bool RemoveHidden(FileSystem& files, const OutputPaths& paths) {
   // A commit that was cut off between its two steps had moved the former output away: give it back.
   FileFacts facts;
-  if (files->Look(paths.replaced, &facts) == 0 && files->Look(paths.final_folder, &facts) == ENOENT) {
-    if (files->Rename(paths.replaced, paths.final_folder, RenameMode::kReplace) != 0) return;  // and never delete it
+  if (files.Look(paths.replaced, &facts) == 0 && files.Look(paths.final_folder, &facts) == ENOENT) {
+    if (files.Rename(paths.replaced, paths.final_folder, RenameMode::kReplace) != 0) return false;  // and never delete it
   }
   // Best effort: the name is hidden, and no job reads it.
-  if (RemoveTree(*files, paths.hidden) != 0) return;
+  return RemoveTree(files, paths.hidden) == 0;
+}
+
+}  // namespace
+
+void DiscardOutput(const OutputSpec& spec) {
+  OutputFiles files(spec);
+  RemoveHidden(*files, PathsOf(spec));
+}
+
+void AbandonOutput(const OutputSpec& spec) {
+  constexpr int kRoundsMax = 3;  // a task that opens its part just now makes the folder again
+  OutputFiles files(spec);
+  OutputPaths paths = PathsOf(spec);
+  OutputSpec gone = spec;
+  gone.key += kGoneSuffix;
+  OutputPaths gone_paths = PathsOf(gone);
+  for (int round = 0; round < kRoundsMax; ++round) {
+    FileFacts facts;
+    if (files->Look(paths.hidden, &facts) != 0) return;
+    if (files->Rename(paths.hidden, gone_paths.hidden, RenameMode::kReplace) != 0) return;
+    if (!RemoveHidden(*files, gone_paths)) return;
+  }
 }
 
 }  // namespace ropewalk::storage

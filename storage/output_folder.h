@@ -66,4 +66,8 @@ Status CommitOutput(const OutputSpec& spec, std::span<const std::string> winners
 // Removes the hidden sibling of a job that failed or was cancelled. Best effort.
 void DiscardOutput(const OutputSpec& spec);
 
+// The same while tasks may still be writing or a commit may be under way: the sibling is renamed first, so that nothing partial can be
+// published from it any more. The process must end right after it.
+void AbandonOutput(const OutputSpec& spec);
+
 }  // namespace ropewalk::storage

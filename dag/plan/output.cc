@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "dag/plan/actions.h"
+#include "storage/output_owner.h"
 
 namespace ropewalk::dag {
 
@@ -36,9 +37,12 @@ storage::OutputSpec CheckedOutput(PlanNode& action, const std::string& folder, b
   char number[24];
   std::snprintf(number, sizeof(number), "-%llx", static_cast<unsigned long long>(action.id()));
   spec.key = OutputKeyOf(settings.job, settings.now_us) + number;  // of the job and the action; the same in every replica and attempt
+  // In one process the process owns what is written; on a cluster the job outlives each of its processes.
+  if (context.backend().outputs_are_durable()) spec.key = storage::OwnedKey(spec.key, storage::ProcessOwner());
   spec.overwrite = overwrite;
   // Through Once: a replica that replays main after the commit must not find its own output in the way.
   context.Once("output:" + std::to_string(context.NextOnce()), [&]() -> Result<std::string> {
+    storage::RemoveStaleOutputs(spec);  // first: a killed job may have moved the former output away
     RETURN_IF_ERROR(storage::CheckOutput(spec, context.input_paths()));
     return std::string();
   });

@@ -1,40 +1,16 @@
 #include "job/client/elf_needs.h"
 
 #include <elf.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <optional>
 
+#include "job/client/elf_image.h"
+
 namespace ropewalk::job {
 namespace {
-
-// Bounds-checked reading at any offset: a file may be cut or forged.
-class Image {
- public:
-  explicit Image(std::string_view bytes) : bytes_(bytes) {}
-  template <class T>
-  std::optional<T> At(std::uint64_t offset) const {
-    if (offset > bytes_.size() || bytes_.size() - offset < sizeof(T)) return std::nullopt;
-    T value;
-    std::memcpy(&value, bytes_.data() + offset, sizeof(T));
-    return value;
-  }
-  std::string_view TextAt(std::uint64_t offset) const {
-    if (offset >= bytes_.size()) return {};
-    std::string_view rest = bytes_.substr(offset);
-    return rest.substr(0, rest.find('\0'));
-  }
-
- private:
-  std::string_view bytes_;
-};
 
 // 2036 of "GLIBC_2.36" and of "GLIBC_2.3.4" 2003; 0 of other names.
 std::uint32_t ParseGlibc(std::string_view name) {
@@ -50,7 +26,7 @@ std::uint32_t ParseGlibc(std::string_view name) {
 }  // namespace
 
 Result<std::uint32_t> HighestGlibcOfImage(std::string_view bytes, const std::string& name) {
-  Image image(bytes);
+  ElfImage image(bytes);
   auto damaged = [&](const char* why) { return Status(Code::kInvalid, "ELF01", name + " is no binary that a worker could run", why); };
   std::optional<Elf64_Ehdr> header = image.At<Elf64_Ehdr>(0);
   if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) return damaged("it is not an ELF file");
@@ -83,24 +59,8 @@ Result<std::uint32_t> HighestGlibcOfImage(std::string_view bytes, const std::str
 }
 
 Result<std::uint32_t> HighestGlibc(const std::string& path) {
-  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat info = {};
-  if (fd < 0 || fstat(fd, &info) != 0) {
-    Status status(Code::kInvalid, "ELF01", "cannot read " + path, std::strerror(errno));
-    if (fd >= 0) close(fd);
-    return status;
-  }
-  if (info.st_size == 0) {
-    close(fd);
-    return HighestGlibcOfImage({}, path);
-  }
-  std::size_t size = static_cast<std::size_t>(info.st_size);
-  void* memory = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  int error = errno;
-  close(fd);
-  if (memory == MAP_FAILED) return Status(Code::kInvalid, "ELF01", "cannot map " + path, std::strerror(error));
-  Result<std::uint32_t> highest = HighestGlibcOfImage({static_cast<const char*>(memory), size}, path);
-  munmap(memory, size);
+  Result<std::uint32_t> highest(0u);
+  RETURN_IF_ERROR(WithImageOf(path, [&](std::string_view image) { highest = HighestGlibcOfImage(image, path); }));
   return highest;
 }
 

@@ -6,13 +6,14 @@
 #include <utility>
 
 #include "dag/wire/wire.h"
+#include "job/client/find_cluster.h"
 #include "proto/client.pb.h"
 #include "rpc/channel.h"
 
 namespace ropewalk::job {
 namespace {
 
-constexpr int kConnectMs = 5'000, kAnswerMs = 30'000, kFirstDelayMs = 20, kDelayMaxMs = 1'000;
+constexpr int kConnectMs = 5'000, kFirstDelayMs = 20, kDelayMaxMs = 1'000;
 
 std::int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -25,7 +26,7 @@ MasterLink::~MasterLink() = default;
 
 Status MasterLink::Connect() {
   if (channel_ != nullptr) return Status();
-  ASSIGN_OR_RETURN(channel_, rpc::Channel::Connect(options_.address, options_.token, "client", kConnectMs));
+  ASSIGN_OR_RETURN(channel_, rpc::Channel::Connect(options_.address, options_.token, "client", std::min(kConnectMs, options_.answer_ms)));
   ++connections_;
   return Status();
 }
@@ -34,7 +35,7 @@ Result<wire::ClientResponse> MasterLink::CallOnce(const std::string& bytes, std:
   RETURN_IF_ERROR(Connect());
   RETURN_IF_ERROR(channel_->Send(rpc::FrameKind::kRequest, bytes));
   for (;;) {
-    ASSIGN_OR_RETURN(rpc::Frame frame, channel_->Receive(kAnswerMs + static_cast<int>(wait_ms)));
+    ASSIGN_OR_RETURN(rpc::Frame frame, channel_->Receive(options_.answer_ms + static_cast<int>(wait_ms)));
     wire::ClientResponse response;
     if (!response.ParseFromString(frame.payload)) return Status(Code::kDataLoss, "NET03", "the master's answer cannot be read");
     if (response.id() == id) return response;
@@ -56,7 +57,7 @@ Result<wire::ClientResponse> MasterLink::Call(wire::ClientRequest* request, std:
     if (NowMs() + delay_ms > give_up_ms) {
       return Status(Code::kUnavailable, "NET02", "the master at " + options_.address + " cannot be reached",
                     status.what() + (status.why().empty() ? "" : ": " + status.why()),
-                    "start it (`ropewalk start master`), or mend --master; then try again");
+                    connections_ == 0 ? HowToStart(options_.address) : "start it again, or wait until somebody has; then try again");
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
   }

@@ -25,6 +25,7 @@ struct MasterLinkOptions {
   std::string token;
   int first_connect_ms = 3'000;  // a master that never answered: probably the wrong address
   int reconnect_ms = 120'000;    // one that did answer may be restarting
+  int answer_ms = 30'000;        // silence on a connection that stands; long polls add their wait
 };
 
 class MasterLink {

@@ -1,5 +1,6 @@
 #include "job/client/submit.h"
 
+#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include "dag/wire/wire.h"
 #include "job/client/artifacts.h"
 #include "job/client/elf_needs.h"
+#include "job/client/find_cluster.h"
 #include "job/client/master_link.h"
 #include "job/interrupt.h"
 #include "job/progress.h"
@@ -31,6 +33,8 @@ namespace {
 
 constexpr std::size_t kChunkBytes = 1 << 20;
 constexpr std::uint32_t kPollMs = 10'000;
+constexpr int kLookMs = 1'500;
+constexpr const char* kDefaultMaster = "127.0.0.1:7077";
 constexpr int kUploadsMax = 5;  // a master that was replaced in the middle may ask for artifacts again
 
 bool WriteAll(int fd, std::string_view bytes) {
@@ -41,6 +45,16 @@ bool WriteAll(int fd, std::string_view bytes) {
     bytes.remove_prefix(static_cast<std::size_t>(n));
   }
   return true;
+}
+
+// The uid's name; where it has none, what the environment says, else the number.
+std::string UserName() {
+  char buffer[4096];
+  passwd entry = {};
+  passwd* found = nullptr;
+  if (getpwuid_r(getuid(), &entry, buffer, sizeof buffer, &found) == 0 && found != nullptr && found->pw_name[0] != 0) return found->pw_name;
+  const char* user = std::getenv("USER");
+  return user != nullptr && user[0] != 0 ? user : std::to_string(getuid());
 }
 
 // Sends what the master lacks.
@@ -82,8 +96,7 @@ Result<JobId> Submit(MasterLink* link, const SubmitRequest& request) {
     spec->add_artifacts(artifact.sha256);
     spec->add_artifact_names(artifact.name);
   }
-  const char* user = std::getenv("USER");
-  spec->set_user(user != nullptr ? user : std::to_string(getuid()));
+  spec->set_user(UserName());
   spec->set_glibc_min(GlibcText(binary.glibc_min));
   if (request.cpu_level > 1) spec->set_cpu_level("x86-64-v" + std::to_string(request.cpu_level));
 
@@ -174,6 +187,19 @@ Status EndOf(const wire::JobState& state, JobId job) {
                 "a job whose main does not return 0 has failed", "`ropewalk logs " + JobName(job) + "` shows what it said");
 }
 
+// One question on a connection of its own, which does not wait for a master that is gone.
+Result<wire::JobState> LookAt(MasterLinkOptions options, JobId job) {
+  options.first_connect_ms = kLookMs;
+  options.reconnect_ms = kLookMs;
+  options.answer_ms = kLookMs;
+  MasterLink link(options);
+  wire::ClientRequest request;
+  request.mutable_job_query()->set_job(job.value);
+  request.mutable_job_query()->set_without_plans(true);
+  ASSIGN_OR_RETURN(wire::ClientResponse response, link.Call(&request));
+  return std::move(*response.mutable_job_state());
+}
+
 }  // namespace
 
 int SubmitAndFollow(const SubmitRequest& request) {
@@ -182,20 +208,34 @@ int SubmitAndFollow(const SubmitRequest& request) {
     PrintError(status, form);
     return ExitCode(status.code());
   };
-  Result<std::string> token = rpc::ReadTokenFile(request.options.token_file);
+  Result<std::string> token = TokenFor(request.options.master, request.options.token_file);
   if (!token.ok()) return fail(token.status());
   MasterLinkOptions link_options{request.options.master, *token};
   MasterLink link(link_options);
 
   std::atomic<std::uint64_t> accepted{0};
-  InterruptWatch watch([&](int) {
+  InterruptWatch watch([&](int, int) {
+    const std::string where = request.options.master == kDefaultMaster ? "" : " --master " + request.options.master;
     JobId job{accepted.load()};
     if (!job) {
-      WriteAll(STDERR_FILENO, "\ninterrupted while submitting: `ropewalk job list` shows whether the job was accepted\n");
+      WriteAll(STDERR_FILENO, "\ninterrupted while submitting: `ropewalk job list" + where + "` shows whether the job was accepted\n");
       _exit(130);
     }
-    std::string name = JobName(job);
-    WriteAll(STDERR_FILENO, "\ndetached: job " + name + " goes on\n  ropewalk logs " + name + " -f\n  ropewalk job cancel " + name + "\n");
+    const std::string name = JobName(job);
+    // Only the master knows, and only now.
+    Result<wire::JobState> state = LookAt(link_options, job);
+    if (!state.ok()) {
+      WriteAll(STDERR_FILENO, "\ndetached: whether job " + name + " goes on is not known, since the master at " + request.options.master +
+                                  " does not answer (" + state.status().what() + ")\n  when it is back:  ropewalk job show " + name +
+                                  where + "\n");
+      _exit(ExitCode(Code::kUnavailable));
+    }
+    if (IsOver(*state)) {
+      WriteAll(STDERR_FILENO, "\njob " + name + " is over: " + state->phase() + "\n  ropewalk job show " + name + where + "\n");
+      _exit(ExitCode(EndOf(*state, job).code()));
+    }
+    WriteAll(STDERR_FILENO, "\ndetached: job " + name + " goes on\n  ropewalk logs " + name + " -f" + where + "\n  ropewalk job cancel " +
+                                name + where + "\n");
     _exit(0);
   });
   Result<JobId> job = Submit(&link, request);

@@ -16,6 +16,7 @@
 #include "job/progress.h"
 #include "job/replica_state.h"
 #include "master/scheduler/scheduler.h"
+#include "storage/output_folder.h"
 #include "worker/blocks/block_store.h"
 #include "worker/task/task_runner.h"
 
@@ -46,6 +47,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   ExecutorId executor;
   std::map<std::uint64_t, ActionState> actions;
   std::map<std::string, OnceState> once;
+  std::map<std::uint64_t, storage::OutputSpec> outputs;  // of actions that have not ended well, by sequence
   std::multimap<scheduler::TimeMs, std::uint64_t> timers;
   scheduler::TimeMs tell_progress_at = 0;
   std::optional<Status> ended;               // the job's end; every wait returns it
@@ -241,6 +243,7 @@ class EmbeddedBackend::Pending final : public dag::PendingAction {
     impl_->WaitUntil(lock, [&] { return state->second.answered || impl_->ended.has_value(); });
     if (!state->second.answered) state->second.status = EndedStatus(*impl_->ended);
     auto node = impl_->actions.extract(state);
+    if (node.mapped().status.ok()) impl_->outputs.erase(sequence_);
     lock.unlock();  // copying the values, and freeing programs, takes no lock along
     // What a failed action leaves is cleaned up by main next: no task may still be writing then.
     if (!node.mapped().status.ok()) impl_->runner->CancelAllAndWait(kCancelMs);
@@ -305,6 +308,7 @@ std::unique_ptr<dag::PendingAction> EmbeddedBackend::Submit(dag::Action action) 
   {
     std::lock_guard lock(impl_->mutex);
     impl_->actions.emplace(sequence, &action);
+    if (action.plan.output) impl_->outputs[sequence] = {action.plan.output->folder, action.plan.output->key};
   }
   impl_->Post(scheduler::ExecutorAtAction{impl_->executor, std::move(action.plan)});
   return std::make_unique<Pending>(impl_.get(), sequence);
@@ -336,14 +340,24 @@ Result<std::string> EmbeddedBackend::Once(const std::string& name, const std::fu
 
 void EmbeddedBackend::MainReturned(int exit_code) { impl_->Post(scheduler::MainReturned{impl_->executor, exit_code}); }
 
-bool EmbeddedBackend::Interrupt() {
+bool EmbeddedBackend::Interrupt(std::size_t* running) {
   bool waited_for = false;
   {
     std::lock_guard lock(impl_->mutex);
     waited_for = !impl_->actions.empty();
   }
+  *running = impl_->runner->RunningTasks().size();
   impl_->Post(scheduler::JobCancelled{impl_->options.settings.job, "interrupted"});
   return waited_for;
+}
+
+void EmbeddedBackend::AbandonOutputs() {
+  std::map<std::uint64_t, storage::OutputSpec> outputs;
+  {
+    std::lock_guard lock(impl_->mutex);
+    outputs = impl_->outputs;
+  }
+  for (const auto& [sequence, spec] : outputs) storage::AbandonOutput(spec);
 }
 
 std::uint64_t EmbeddedBackend::spilled_bytes() const {

@@ -44,8 +44,11 @@ class EmbeddedBackend final : public dag::Backend {
 
   // Tells the core that main is over, so that the event log has an end.
   void MainReturned(int exit_code);
-  // Cancels the job: a waiting main gets kCancelled. True when an action is in progress, so that main will see it.
-  bool Interrupt();
+  // Cancels the job: a waiting main gets kCancelled. `running`: how many tasks have to end before it goes on. False when no action is in
+  // progress, so that main will not see it.
+  bool Interrupt(std::size_t* running);
+  // Removes what unfinished actions have written so far, while their tasks may still run. The process must end right after it.
+  void AbandonOutputs();
   // Bytes that went to disk so far, of segments and of operators.
   std::uint64_t spilled_bytes() const;
 

@@ -1,12 +1,29 @@
 #include "job/jobs/arguments.h"
 
 #include <charconv>
+#include <utility>
+
+#include "base/nearest.h"
+#include "job/options.h"
 
 namespace ropewalk::jobs {
 namespace {
 
 Status Bad(const std::string& what, const std::string& why) {
-  return Status(Code::kInvalid, "JOBS01", what, why, "`ropewalk-jobs --help` shows how the jobs are called");
+  return Status(Code::kInvalid, "JOBS01", what, why, "`ropewalk run JOB --help` shows how wordcount, sort and grep are called");
+}
+
+Status Bad(const Arguments& a, const std::string& what, const std::string& why) {
+  return Status(Code::kInvalid, "JOBS01", what, why, "`ropewalk run " + a.job + " --help` shows how it is called");
+}
+
+// Flags that the job takes, its own and those that Init takes out.
+std::vector<std::string> FlagsOf(const std::string& job) {
+  std::vector<std::string> flags = {"--output", "--input", "--overwrite", "--reducers", "--help"};
+  if (job == "wordcount") flags.emplace_back("--top");
+  if (job == "sort") flags.emplace_back("--reverse");
+  for (std::string& flag : job::OptionFlags()) flags.push_back(std::move(flag));
+  return flags;
 }
 
 // Walks the arguments; a flag's value is the next one or follows "=".
@@ -67,7 +84,11 @@ Status ParseFlag(Walker* walker, Arguments* a) {
   if (flag == "--top" && a->job == "wordcount") return walker->Number(10'000, &a->top);
   if (flag == "--reverse" && a->job == "sort") return a->reverse = true, Status();
   if (flag == "-E" && a->job == "grep") return a->regex = true, Status();
-  return Bad(a->job + " knows no " + flag, "a name that begins with '-' goes after \"--\"");
+  std::string near = NearestName(flag, FlagsOf(a->job));
+  if (!near.empty() && near != flag)
+    return Status(Code::kInvalid, "JOBS01", a->job + ": unknown flag \"" + flag + "\"", "a name that begins with '-' goes after \"--\"",
+                  "did you mean \"" + near + "\"?");
+  return Bad(*a, a->job + ": unknown flag \"" + flag + "\"", "a name that begins with '-' goes after \"--\"");
 }
 
 }  // namespace
@@ -81,7 +102,10 @@ Result<Arguments> ParseArguments(const std::vector<std::string>& args) {
     return Bad("there is no built-in job " + a.job, "there are wordcount, sort and grep");
   for (const std::string& arg : args) {
     if (arg == "--") break;
-    if (arg == "--help" || arg == "-h") return a.job = "help", a;
+    if (arg == "--help" || arg == "-h") {
+      a.help_of = std::exchange(a.job, "help");
+      return a;
+    }
   }
   Walker walker(args);
   bool has_pattern = a.job != "grep";
@@ -95,19 +119,40 @@ Result<Arguments> ParseArguments(const std::vector<std::string>& args) {
       a.inputs.push_back(walker.arg());
     }
   }
-  if (!has_pattern) return Bad("grep for what?", "the pattern is missing");
-  if (a.inputs.empty()) return Bad(a.job + " of what?", "no input is named");
-  if (a.output.empty()) return Bad(a.job + " into what?", "-o OUT is missing");
+  if (!has_pattern) return Bad(a, "grep for what?", "the pattern is missing");
+  if (a.inputs.empty()) return Bad(a, a.job + " of what?", "no input is named");
+  if (a.output.empty()) return Bad(a, a.job + " into what?", "-o OUT is missing");
   return a;
 }
 
-std::string Usage() {
-  return "usage: ropewalk-jobs wordcount INPUT... -o OUT [--overwrite] [--reducers N] [--top N]\n"
-         "       ropewalk-jobs sort INPUT... -o OUT [--overwrite] [--reducers N] [--reverse]\n"
-         "       ropewalk-jobs grep PATTERN INPUT... -o OUT [--overwrite] [-i] [-E]\n"
-         "\n"
+std::string Usage(const std::string& job, const std::string& program) {
+  const std::string call = program.starts_with("ropewalk ") ? program : "ropewalk run";
+  struct Job {
+    const char *name, *arguments, *what, *flags;
+  };
+  static constexpr Job kJobs[] = {
+      {"wordcount", " INPUT... -o OUT [--overwrite] [--reducers N] [--top N]", "Counts words: lines of WORD<TAB>COUNT.",
+       "  --top N            also print the N commonest words\n"},
+      {"sort", " INPUT... -o OUT [--overwrite] [--reducers N] [--reverse]", "Sorts lines by their bytes (LC_ALL=C).",
+       "  --reverse          the largest first\n"},
+      {"grep", " PATTERN INPUT... -o OUT [--overwrite] [-i] [-E]", "Keeps the lines that hold the pattern.",
+       "  -i                 ignore case\n  -E                 PATTERN is a regular expression (RE2), not a text\n"},
+  };
+  std::string text, flags;
+  for (const Job& each : kJobs) {
+    if (!job.empty() && job != each.name) continue;
+    text += (text.empty() ? "usage: " : "       ") + call + " " + each.name + each.arguments + "\n";
+    if (!job.empty()) text += std::string(each.what) + "\n";
+    if (!job.empty()) flags = each.flags;
+  }
+  return text + "\n" +
          "INPUT is a file, a folder or a pattern; .gz and .zst are read decompressed. OUT is a folder that appears whole.\n"
-         "In this process, or with --master HOST:PORT on a cluster. See also --threads, --memory, --detach, --name.\n";
+         "  -o, --output OUT   the folder to write\n"
+         "  --overwrite        replace a folder that exists\n"
+         "  --reducers N       parts of the output\n" +
+         flags +
+         "Of every job: --name TEXT, --partitions N, --verify=on|off; in this process --threads N and --memory BYTES; on a cluster\n"
+         "(`ropewalk submit`) --master HOST:PORT, --token-file FILE and --detach.\n";
 }
 
 }  // namespace ropewalk::jobs

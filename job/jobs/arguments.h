@@ -12,7 +12,8 @@
 namespace ropewalk::jobs {
 
 struct Arguments {
-  std::string job;  // wordcount, sort, grep; "help"
+  std::string job;      // wordcount, sort, grep; "help"
+  std::string help_of;  // help: the job that it is asked for; "": all
   std::vector<std::string> inputs;
   std::string output;
   bool overwrite = false;
@@ -27,6 +28,7 @@ struct Arguments {
 // `args` without Ropewalk's own flags; [0] is the program. kInvalid JOBS01 names the argument.
 Result<Arguments> ParseArguments(const std::vector<std::string>& args);
 
-std::string Usage();
+// How a job is called; `program` is argv[0], as the user typed it ("ropewalk run") or this binary's path.
+std::string Usage(const std::string& job, const std::string& program);
 
 }  // namespace ropewalk::jobs

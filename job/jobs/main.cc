@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/known_names.h"
 #include "job/jobs/jobs.h"
 #include "job/jobs/summary.h"
 #include "job/options.h"
@@ -14,6 +15,7 @@ using namespace ropewalk;
 // Told before anything is started or sent.
 Result<jobs::Arguments> Parse(int argc, char** argv) {
   std::vector<std::string> args(argv, argv + argc);
+  if (std::getenv("ROPEWALK_EXECUTOR_FD") == nullptr) RETURN_IF_ERROR(CheckVariables());
   ASSIGN_OR_RETURN(job::JobOptions options, job::TakeOptions(&args, [](const char* name) { return std::getenv(name); }));
   ASSIGN_OR_RETURN(jobs::Arguments parsed, jobs::ParseArguments(args));
   if (parsed.job == "grep") RETURN_IF_ERROR(jobs::CheckPattern(parsed));
@@ -25,11 +27,13 @@ Result<jobs::Arguments> Parse(int argc, char** argv) {
 int main(int argc, char** argv) {
   Result<jobs::Arguments> arguments = Parse(argc, argv);
   if (!arguments.ok()) {
-    job::PrintError(arguments.status(), job::OutputForm::kTable);
+    const char* form = std::getenv("ROPEWALK_OUTPUT");
+    bool json = form != nullptr && std::string(form).starts_with("json");
+    job::PrintError(arguments.status(), json ? job::OutputForm::kJson : job::OutputForm::kTable);
     return ExitCode(arguments.status().code());
   }
   if (arguments->job == "help") {
-    std::fputs(jobs::Usage().c_str(), stdout);
+    std::fputs(jobs::Usage(arguments->help_of, argc > 0 ? argv[0] : "").c_str(), stdout);
     return 0;
   }
   setenv("ROPEWALK_NAME", arguments->job.c_str(), 0);  // a job is called by what it does, not by this binary

@@ -1,5 +1,6 @@
 // `ropewalk start dev` and the verbs around it, with real processes: what a user does in the first five minutes, and what must not stay
 // behind.
+#include <pwd.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -102,8 +103,17 @@ TEST_F(DevCluster, TheFirstFiveMinutes) {
   EXPECT_EQ(Run({"logs", "-f", job, "--stream", "events"}, &said), 0) << said;
   EXPECT_NE(said.find("job_finished"), std::string::npos) << said;
   EXPECT_EQ(Run({"explain", job}, &said), 0) << said;
-  EXPECT_EQ(Run({"job", "list"}, &said), 0) << said;
+  EXPECT_NE(said.find("CountByKey"), std::string::npos) << said;
+  EXPECT_EQ(Run({"--output", "json", "job", "list"}, &said), 0) << said;
   EXPECT_NE(said.find(job), std::string::npos) << said;
+  passwd* user = getpwuid(getuid());
+  if (user != nullptr) {
+    EXPECT_NE(said.find(std::string("\"user\":\"") + user->pw_name + "\""), std::string::npos) << said;
+  }
+  // Executors that end because their job is over are not killed.
+  EXPECT_TRUE(Eventually([&] { return ReadFile(dir_ / "state/worker-1.log").find("ended as it was told") != std::string::npos; }))
+      << ReadFile(dir_ / "state/worker-1.log");
+  EXPECT_EQ(ReadFile(dir_ / "state/worker-1.log").find("(Killed)"), std::string::npos) << ReadFile(dir_ / "state/worker-1.log");
 
   EXPECT_EQ(Run({"job", "show", "j-fff"}, &said), 3) << said;
   EXPECT_EQ(Run({"submit", "wordcount", "none", "-o", "out3"}, &said), 3) << said;
@@ -111,6 +121,98 @@ TEST_F(DevCluster, TheFirstFiveMinutes) {
   std::ofstream(dir_ / "wrong") << std::string(64, 'a');
   fs::permissions(dir_ / "wrong", fs::perms(0600));
   EXPECT_EQ(Run({"job", "list", "--token-file", "wrong"}, &said), 4) << said;
+}
+
+// Without any cluster the first hint is how to start one.
+TEST_F(DevCluster, WithoutAClusterTheHintIsHowToStartOne) {
+  std::ofstream(dir_ / "token") << std::string(64, 'a');
+  fs::permissions(dir_ / "token", fs::perms(0600));
+  std::string said;
+  for (std::vector<std::string> args : std::vector<std::vector<std::string>>{
+           {"job", "list"}, {"submit", "wordcount", "in", "-o", "out"}, {"job", "list", "--token-file", "token"}}) {
+    args.insert(args.begin() + (args[0] == "submit" ? 1 : 2), {"--master", "127.0.0.1:1"});
+    EXPECT_EQ(Run(args, &said), 5) << said;
+    EXPECT_NE(said.find("`ropewalk start dev`"), std::string::npos) << said;
+    EXPECT_EQ(said.find("fix: "), said.rfind("fix: ")) << said;
+  }
+}
+
+// The end of a job, its length and its plan are still known when the master was restarted.
+TEST_F(DevCluster, TimesAndPlansSurviveTheMaster) {
+  StartDev();
+  std::string said, before;
+  ASSERT_EQ(Run({"submit", "--detach", "wordcount", "in", "-o", "out"}, &said), 0) << said;
+  std::string job = said.substr(0, said.find('\n'));
+  ASSERT_EQ(Run({"job", "wait", job, "--timeout", "60"}, &said), 0) << said;
+  ASSERT_EQ(Run({"job", "show", job}, &before), 0) << before;
+  EXPECT_TRUE(std::regex_search(before, std::regex("finished   20[0-9][0-9]-"))) << before;
+  EXPECT_TRUE(std::regex_search(before, std::regex("time       [0-9.]+ s"))) << before;
+  std::string explained;
+  ASSERT_EQ(Run({"explain", job}, &explained), 0) << explained;
+  EXPECT_NE(explained.find("CountByKey"), std::string::npos) << explained;
+  EXPECT_NE(explained.find("100%"), std::string::npos) << explained;
+  pid_t master = Child("master");
+  ASSERT_GT(master, 0);
+  kill(master, SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return Child("master") > 0 && Child("master") != master; }));
+  ASSERT_EQ(Run({"job", "show", job}, &said), 0) << said;
+  EXPECT_EQ(said, before);
+  ASSERT_EQ(Run({"explain", job}, &said), 0) << said;
+  EXPECT_EQ(said, explained);
+}
+
+// Nothing that is no job is run as one.
+TEST_F(DevCluster, AProgramThatIsNoJobIsNotStarted) {
+  StartDev();
+  std::ofstream(dir_ / "script") << "#!/bin/sh\necho ran\n";
+  fs::permissions(dir_ / "script", fs::perms(0755));
+  std::string said;
+  for (const char* verb : {"submit", "run"})
+    for (const std::string& file : {std::string("/bin/echo"), (dir_ / "script").string()}) {
+      EXPECT_EQ(Run({verb, file, "ran"}, &said), 2) << said;
+      EXPECT_NE(said.find("error[CLI10]"), std::string::npos) << said;
+      EXPECT_EQ(said.find("ran\n"), std::string::npos) << said;
+    }
+  EXPECT_EQ(Run({"submit", Binary("ropewalk-jobs"), "wordcount", "in", "-o", "own"}, &said), 0) << said;
+  EXPECT_EQ(Counts("own"), kCounts);
+}
+
+// The last words of `submit` are true: it asks the master, and says so when that does not answer.
+TEST_F(DevCluster, CtrlCOnSubmitSaysWhatIsKnown) {
+  StartDev();
+  std::string said;
+  fs::create_directories(dir_ / "big");
+  for (int file = 0; file < 8; ++file) {
+    std::ofstream big(dir_ / "big" / std::to_string(file));
+    for (int i = 0; i < 400'000; ++i) big << "word" << (std::int64_t{i} * 7919 + file) % 100'003 << (i % 10 == 9 ? '\n' : ' ');
+  }
+  for (bool master_lives : {true, false}) {
+    auto submit = Start({"submit", "--partitions", "64", "wordcount", "big", "-o", "out"}, master_lives ? "submit1" : "submit2");
+    ASSERT_TRUE(Eventually([&] { return submit->err().find("accepted by") != std::string::npos; })) << submit->err();
+    pid_t master = Child("master");
+    ASSERT_GT(master, 0);
+    if (!master_lives) kill(master, SIGSTOP);
+    submit->Signal(SIGINT);
+    auto code = submit->Wait(20'000);
+    kill(master, SIGCONT);
+    ASSERT_TRUE(code.has_value());
+    if (master_lives) {
+      bool over = submit->err().find("is over: succeeded") != std::string::npos || submit->err().find("wordcount: ") != std::string::npos;
+      EXPECT_TRUE(*code == 0) << submit->err();
+      EXPECT_TRUE(over || submit->err().find(" goes on\n") != std::string::npos) << submit->err();
+      // Until it is over, so that its output can go.
+      std::smatch match;
+      std::string words = submit->err();
+      ASSERT_TRUE(std::regex_search(words, match, std::regex("job (j-[0-9a-f]+) accepted"))) << words;
+      EXPECT_EQ(Run({"job", "wait", match[1], "--timeout", "60"}, &said), 0) << said;
+      fs::remove_all(dir_ / "out");
+    } else {
+      EXPECT_EQ(*code, 5) << submit->err();
+      EXPECT_NE(submit->err().find("is not known"), std::string::npos) << submit->err();
+      EXPECT_NE(submit->err().find("ropewalk job show j-"), std::string::npos) << submit->err();
+      EXPECT_EQ(submit->err().find(" goes on\n"), std::string::npos) << submit->err();
+    }
+  }
 }
 
 TEST_F(DevCluster, KilledDaemonsComeBackAndNothingStaysBehind) {
@@ -150,8 +252,17 @@ TEST_F(DevCluster, AStateFolderInUseOrAnOpenAddressIsRefused) {
   EXPECT_EQ(Run({"start", "master", "--listen", "0.0.0.0:0", "--dir", "state2"}, &said), 2) << said;
   EXPECT_NE(said.find("SEC01"), std::string::npos) << said;
   EXPECT_EQ(Run({"start", "worker", "--listen", "0.0.0.0:0"}, &said), 2) << said;
+  // One error: who runs, where, and what to do.
   EXPECT_EQ(Run({"start", "dev", "--dir", "state", "--port", "0"}, &said), 5) << said;
-  EXPECT_NE(said.find("DEV01"), std::string::npos) << said;
+  EXPECT_NE(said.find("error[DEV02]"), std::string::npos) << said;
+  EXPECT_NE(said.find("pid " + std::to_string(dev_->pid())), std::string::npos) << said;
+  EXPECT_NE(said.find(address_), std::string::npos) << said;
+  EXPECT_EQ(said.find("fix: "), said.rfind("fix: ")) << said;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 2) << "no log of the other one: " << said;
+  // A port that somebody else has.
+  EXPECT_EQ(Run({"start", "dev", "--dir", "state3", "--port", address_.substr(address_.find(':') + 1)}, &said), 5) << said;
+  EXPECT_NE(said.find("error[DEV03]"), std::string::npos) << said;
+  EXPECT_NE(said.find("--port 0"), std::string::npos) << said;
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
 // A job without a cluster, as a process: exit codes, Ctrl-C, the event log. No daemon and no port.
+//
+// The binary is also a job: `embedded_process_test --job OUT` sleeps in its one task, for longer than any test waits, after it has begun to
+// write OUT; with --quick it does not sleep.
 #include <map>
 
+#include "job/ropewalk.h"
 #include "tests/cluster/process.h"
 
 namespace ropewalk::cluster {
@@ -15,6 +19,15 @@ class EmbeddedProcess : public testing::Test {
     std::ofstream(dir_ / "small") << "a b a\nc\n";
   }
   void TearDown() override { fs::remove_all(dir_); }
+  std::unique_ptr<Process> SlowJob(std::vector<std::string> args = {}) {
+    args.insert(args.begin(), {fs::read_symlink("/proc/self/exe"), "--job", "out"});
+    return std::make_unique<Process>(Process::Options{args, {}, dir_, dir_ / ("log" + std::to_string(runs_++))});
+  }
+  bool HasHidden() {
+    for (const std::string& name : Left())
+      if (name.starts_with(".out.ropewalk-")) return true;
+    return false;
+  }
   std::unique_ptr<Process> Run(std::vector<std::string> args, std::vector<std::string> environment = {}) {
     args.insert(args.begin(), Binary("ropewalk-jobs"));
     return std::make_unique<Process>(Process::Options{args, environment, dir_, dir_ / ("log" + std::to_string(runs_++))});
@@ -83,5 +96,98 @@ TEST_F(EmbeddedProcess, CtrlCCancelsAndLeavesNothing) {
   EXPECT_GT(interrupted, 0);
 }
 
+// The first Ctrl-C says what it waits for; the second one does not wait, and leaves nothing either.
+TEST_F(EmbeddedProcess, ASecondCtrlCStopsAtOnceAndLeavesNothing) {
+  for (int second : {SIGINT, SIGTERM}) {
+    auto run = SlowJob();
+    ASSERT_TRUE(Eventually([&] { return HasHidden() || !run->running(); })) << run->err();
+    run->Signal(SIGINT);
+    ASSERT_TRUE(Eventually([&] { return run->err().find("once more (Ctrl-C) stops at once\n") != std::string::npos; })) << run->err();
+    EXPECT_NE(run->err().find("waiting for 1 running task "), std::string::npos) << run->err();
+    EXPECT_TRUE(run->running()) << "its task sleeps";
+    run->Signal(second);
+    EXPECT_EQ(run->Wait(10'000), second == SIGINT ? 130 : 7) << run->err();
+    EXPECT_EQ(Left(), std::vector<std::string>()) << run->err();
+  }
+}
+
+// What a killed job left is removed by the next one that writes the same folder. A job that lives is left alone.
+TEST_F(EmbeddedProcess, TheNextJobRemovesWhatAKilledOneLeft) {
+  auto killed = SlowJob();
+  ASSERT_TRUE(Eventually([&] { return HasHidden() || !killed->running(); })) << killed->err();
+  killed->Signal(SIGKILL);
+  EXPECT_EQ(killed->Wait(), 128 + SIGKILL);
+  ASSERT_TRUE(HasHidden()) << "nobody could tidy up";
+  std::string left = Left().front();
+  auto alive = SlowJob();
+  ASSERT_TRUE(Eventually([&] { return (HasHidden() && Left().front() != left) || !alive->running(); })) << alive->err();
+  EXPECT_EQ(Left().size(), 1u) << "the dead one's went, the living one's is there";
+  left = Left().front();
+  auto next = SlowJob({"--quick"});
+  EXPECT_EQ(next->Wait(), 0) << next->err();
+  EXPECT_TRUE(fs::exists(dir_ / "out/_SUCCESS"));
+  EXPECT_TRUE(fs::exists(dir_ / left)) << "its job lives";
+  alive->Signal(SIGINT);
+  alive->Signal(SIGTERM);
+  EXPECT_TRUE(alive->Wait(10'000).has_value());
+  EXPECT_EQ(Left(), std::vector<std::string>{"out"}) << alive->err();
+}
+
+TEST_F(EmbeddedProcess, AMisspeltVariableIsRefused) {
+  auto run = Run({"wordcount", "small", "-o", "out"}, {"ROPEWALK_THREADZ=1"});
+  EXPECT_EQ(run->Wait(), 2) << run->err();
+  EXPECT_NE(run->err().find("error[SPEC01]"), std::string::npos) << run->err();
+  EXPECT_NE(run->err().find("did you mean \"ROPEWALK_THREADS\"?"), std::string::npos) << run->err();
+  auto own = std::make_unique<Process>(
+      Process::Options{{fs::read_symlink("/proc/self/exe"), "--job", "out", "--quick"}, {"ROPEWALK_MEMROY=1G"}, dir_, dir_ / "log-own"});
+  EXPECT_EQ(own->Wait(), 2) << own->err();
+  EXPECT_NE(own->err().find("ROPEWALK_MEMORY"), std::string::npos) << own->err();
+  auto section = Run({"wordcount", "small", "-o", "out"}, {"ROPEWALK_WORKER__SLOTZ=1"});
+  EXPECT_EQ(section->Wait(), 2) << section->err();
+  EXPECT_NE(section->err().find("ROPEWALK_WORKER__SLOTS"), std::string::npos) << section->err();
+  EXPECT_EQ(Left(), std::vector<std::string>());
+}
+
+TEST_F(EmbeddedProcess, MisspeltFlagsAndHelpSpeakOfTheCommand) {
+  struct Case {
+    std::vector<std::string> args;
+    int code;
+    const char* text;
+  };
+  for (const Case& c : {Case{{"wordcount", "small", "-o", "out", "--redcers", "3"}, 2, "did you mean \"--reducers\"?"},
+                        Case{{"sort", "small", "--ouput=out"}, 2, "did you mean \"--output\"?"},
+                        Case{{"grep", "x", "small", "-o", "out", "--thraeds", "2"}, 2, "did you mean \"--threads\"?"},
+                        Case{{"wordcount", "small", "-o", "out", "--zzzzz"}, 2, "`ropewalk run wordcount --help`"},
+                        Case{{"wordcount", "small"}, 2, "`ropewalk run wordcount --help`"},
+                        Case{{"sort", "--help"}, 0, "usage: ropewalk run sort INPUT..."}}) {
+    auto run = Run(c.args);
+    EXPECT_EQ(run->Wait(), c.code) << run->err();
+    std::string said = run->out() + run->err();
+    EXPECT_NE(said.find(c.text), std::string::npos) << said;
+    EXPECT_EQ(said.find("ropewalk-jobs"), std::string::npos) << said;
+  }
+}
+
+void JobMain(int argc, char** argv) {
+  Job job = Init(argc, argv);
+  const bool quick = argc > 3 && std::string(argv[3]) == "--quick";
+  std::vector<int> numbers{1, 2, 3};
+  job.FromVector(numbers, {.partitions = 1})
+      .Map([quick](int n) {
+        if (!quick) std::this_thread::sleep_for(std::chrono::seconds(120));
+        return n;
+      })
+      .WriteText(argv[2]);
+}
+
 }  // namespace
 }  // namespace ropewalk::cluster
+
+int main(int argc, char** argv) {
+  if (argc > 2 && std::string(argv[1]) == "--job") {
+    ropewalk::cluster::JobMain(argc, argv);
+    return 0;
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -8,9 +8,11 @@
 #include <fstream>
 #include <map>
 
+#include "base/known_names.h"
 #include "cli/invocation.h"
 #include "cli/launch.h"
 #include "cli/settings.h"
+#include "job/init.h"
 
 namespace ropewalk::cli {
 namespace {
@@ -45,6 +47,26 @@ TEST(Arguments, Verbs) {
   ASSERT_EQ(logs.flags.size(), 1u);
   EXPECT_EQ(logs.flags[0].name, "client.master");
   EXPECT_EQ(logs.flags[0].origin, "flag --master");
+}
+
+TEST(Arguments, GlobalFlagsMayStandBeforeTheVerb) {
+  Invocation before = Parsed({"--config", "c.toml", "--output", "json", "--master", "m:1", "--token-file", "t", "job", "list"});
+  EXPECT_EQ(before.verb, "job list");
+  EXPECT_EQ(before.config_file, "c.toml");
+  EXPECT_EQ(before.output, job::OutputForm::kJson);
+  ASSERT_EQ(before.flags.size(), 2u);
+  EXPECT_EQ(before.flags[0].name, "client.master");
+  EXPECT_EQ(before.flags[0].value, "m:1");
+  Invocation both = Parsed(
+      {"--config", "a", "--master", "m:1", "--output", "json", "job", "list", "--config", "b", "--master", "m:2", "--output", "table"});
+  EXPECT_EQ(both.config_file, "b") << "the one after the verb is nearer";
+  EXPECT_EQ(both.output, job::OutputForm::kTable);
+  ASSERT_EQ(both.flags.size(), 2u);
+  EXPECT_EQ(both.flags[1].value, "m:2") << "the last one wins";
+  auto wrong = ParseArguments({"--master", "m:1", "start", "dev"});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.status().tag(), "CLI01");
+  EXPECT_NE(wrong.status().what().find("--master"), std::string::npos) << wrong.status().ToString();
 }
 
 TEST(Arguments, HelpAndVersionAreText) {
@@ -96,8 +118,8 @@ class LaunchTest : public testing::Test {
   LaunchTest() {
     char name[] = "/tmp/ropewalk-launch-XXXXXX";
     root_ = mkdtemp(name);
-    std::ofstream(root_ + "/job") << "#!/bin/sh\n";
-    chmod((root_ + "/job").c_str(), 0755);
+    [[maybe_unused]] static auto* volatile init = &job::InitProcess;  // which makes a job of this test
+    std::filesystem::create_symlink(std::filesystem::read_symlink("/proc/self/exe"), root_ + "/job");
     std::ofstream(root_ + "/data") << "x";
   }
   ~LaunchTest() override { std::filesystem::remove_all(root_); }
@@ -126,14 +148,14 @@ class LaunchTest : public testing::Test {
 
 TEST_F(LaunchTest, BuiltInJobsGetTheirArguments) {
   EXPECT_EQ(Argv({"run", "wordcount", "a", "b", "-o", "out", "--top", "3"}),
-            (Args{"/bin/ropewalk-jobs", "wordcount", "a", "b", "-o", "out", "--top", "3"}));
+            (Args{"ropewalk run", "wordcount", "a", "b", "-o", "out", "--top", "3"}));
   EXPECT_EQ(Argv({"run", "--threads", "2", "sort", "-i", "in", "--output", "out"}),
-            (Args{"/bin/ropewalk-jobs", "sort", "-i", "in", "--output", "out"}));
-  EXPECT_EQ(Argv({"run", "grep", "-o", "out", "--", "--name", "in"}),
-            (Args{"/bin/ropewalk-jobs", "grep", "-o", "out", "--", "--name", "in"}));
-  EXPECT_EQ(Argv({"run", "sort", "in", "-o", "job", "--output", "json"}), (Args{"/bin/ropewalk-jobs", "sort", "in", "-o", "job"}));
-  EXPECT_EQ(Argv({"run", "wordcount", "--help"}), (Args{"/bin/ropewalk-jobs", "wordcount", "--help"}));
-  EXPECT_EQ(Argv({"run", "wordcount", "job", "list"}), (Args{"/bin/ropewalk-jobs", "wordcount", "job", "list"}))
+            (Args{"ropewalk run", "sort", "-i", "in", "--output", "out"}));
+  EXPECT_EQ(Argv({"run", "grep", "-o", "out", "--", "--name", "in"}), (Args{"ropewalk run", "grep", "-o", "out", "--", "--name", "in"}));
+  EXPECT_EQ(Argv({"run", "sort", "in", "-o", "job", "--output", "json"}), (Args{"ropewalk run", "sort", "in", "-o", "job"}));
+  EXPECT_EQ(Argv({"submit", "wordcount", "--help"}), (Args{"ropewalk submit", "wordcount", "--help"}));
+  EXPECT_EQ(Plan({"run", "sort", "in"})->path, "/bin/ropewalk-jobs");
+  EXPECT_EQ(Argv({"run", "wordcount", "job", "list"}), (Args{"ropewalk run", "wordcount", "job", "list"}))
       << "verbs of ours are names there";
 }
 
@@ -185,6 +207,53 @@ TEST_F(LaunchTest, WhatCannotBeStarted) {
   Status flag = Plan({"run", "--thraeds", "2", "sort"}).status();
   EXPECT_EQ(flag.tag(), "CLI01");
   EXPECT_NE(flag.fix().find("--threads"), std::string::npos) << flag.ToString();
+}
+
+TEST_F(LaunchTest, JobKeysOfTheFileReachTheJob) {
+  std::string file = root_ + "/r.toml";
+  std::ofstream(file) << "[job]\nthreads = 3\nmemory = \"1G\"\nverify = false\n[command]\noutput = \"json\"\n";
+  auto environment = Environment({"run", "--config", file, "sort", "in"});
+  EXPECT_EQ(environment["ROPEWALK_THREADS"], "3");
+  EXPECT_EQ(environment["ROPEWALK_MEMORY"], "1G");
+  EXPECT_EQ(environment["ROPEWALK_VERIFY"], "false");
+  EXPECT_EQ(environment.count("ROPEWALK_PARTITIONS"), 0u);
+  EXPECT_EQ(Environment({"run", "--config", file, "--threads", "5", "sort", "in"})["ROPEWALK_THREADS"], "5") << "flags win";
+  EXPECT_EQ(Environment({"run", "--config", file, "sort", "in", "--threads", "6"})["ROPEWALK_THREADS"], "6");
+}
+
+// Every key, with what it comes to, and from where.
+TEST_F(LaunchTest, ConfigShowsFilledDefaultsAndOrigins) {
+  setenv("ROPEWALK_HOME", root_.c_str(), 1);
+  setenv("ROPEWALK_THREADS", "3", 1);
+  setenv("ROPEWALK_WORKER__SLOTS", "5", 1);
+  auto config = LoadConfig(Parsed({"config", "show"}));
+  unsetenv("ROPEWALK_HOME");
+  unsetenv("ROPEWALK_THREADS");
+  unsetenv("ROPEWALK_WORKER__SLOTS");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  setenv("ROPEWALK_HOME", root_.c_str(), 1);
+  std::map<std::string, ConfigEntry> shown;
+  for (const ConfigEntry& entry : ShownConfig(*config)) {
+    EXPECT_FALSE(entry.value.empty()) << entry.name;
+    shown[entry.name] = entry;
+  }
+  unsetenv("ROPEWALK_HOME");
+  EXPECT_EQ(shown.size(), KnownKeys().size() + 1);
+  EXPECT_EQ(shown["job.threads"].value, "3");
+  EXPECT_EQ(shown["job.threads"].origin, "environment ROPEWALK_THREADS");
+  EXPECT_EQ(shown["worker.slots"].value, "5");
+  EXPECT_EQ(shown["worker.slots"].origin, "environment ROPEWALK_WORKER__SLOTS");
+  EXPECT_EQ(shown["client.token_file"].value, root_ + "/token");
+  EXPECT_EQ(shown["client.token_file"].origin, "default");
+  EXPECT_EQ(shown["master.dir"].value, root_ + "/master");
+  EXPECT_NE(shown["dev.slots"].value, "0");
+  EXPECT_NE(shown["job.memory"].value, "0");
+  EXPECT_EQ(shown["dev.port"].value, "7077");
+  EXPECT_EQ(shown["ROPEWALK_HOME"].value, root_);
+  EXPECT_EQ(shown["ROPEWALK_HOME"].origin, "environment ROPEWALK_HOME");
+  setenv("ROPEWALK_MASTRE", "x", 1);
+  EXPECT_EQ(LoadConfig(Parsed({"config", "show"})).status().tag(), "SPEC01") << "the command refuses what nothing reads, too";
+  unsetenv("ROPEWALK_MASTRE");
 }
 
 TEST_F(LaunchTest, ConfigurationFilesAreReadWithLineAndColumn) {

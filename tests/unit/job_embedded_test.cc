@@ -221,7 +221,8 @@ TEST_F(EmbeddedTest, InterruptEndsAWaitingMainAndStopsTasks) {
   dag::Session job = Start();
   std::thread killer([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    EXPECT_TRUE(backend_->Interrupt());
+    std::size_t running = 0;
+    EXPECT_TRUE(backend_->Interrupt(&running));
   });
   try {
     job.ReadLines("in")

@@ -2,10 +2,17 @@
 #include "job/options.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
+#include "base/known_names.h"
 #include "job/client/elf_needs.h"
+#include "job/client/job_marker.h"
+#include "job/init.h"
 #include "job/progress.h"
 #include "job/report.h"
 
@@ -43,6 +50,86 @@ TEST(Options, FlagsBeatTheEnvironment) {
   EXPECT_EQ(taken.options->threads, 2u);
   EXPECT_EQ(taken.options->partitions, 5u);
   EXPECT_EQ(taken.options->environment_names, (std::vector<std::string>{"A", "B"}));
+}
+
+TEST(Options, TheLongNamesOfKeysMeanTheSameAndTheShortOnesWin) {
+  Taken taken = Take({"prog"}, {{"ROPEWALK_JOB__THREADS", "7"}, {"ROPEWALK_JOB__MEMORY", "1G"}, {"ROPEWALK_MEMORY", "2G"}});
+  ASSERT_TRUE(taken.options.ok());
+  EXPECT_EQ(taken.options->threads, 7u);
+  EXPECT_EQ(taken.options->memory_bytes, 2ull << 30);
+}
+
+TEST(KnownNames, WhatNothingReadsIsRefusedWithTheNearestName) {
+  auto check = [](std::vector<std::string> environment) { return CheckVariables(environment); };
+  EXPECT_TRUE(
+      check({"PATH=/bin", "ROPEWALK=x", "ROPEWALKER_X=1", "ROPEWALK_THREADS=2", "ROPEWALK_MASTER__LISTEN=127.0.0.1:1",
+             "ROPEWALK_JOB__VERIFY=off", "ROPEWALK_HOME=/x", "ROPEWALK_BENCH_DIR=/x", "ROPEWALK_TEST_ANYTHING=1", "ROPEWALK_SIM_SEED=1"})
+          .ok());
+  struct Case {
+    const char *variable, *near;
+  };
+  for (const Case& c : {Case{"ROPEWALK_THREADZ=1", "\"ROPEWALK_THREADS\""}, Case{"ROPEWALK_MASTER__LISTN=1", "\"ROPEWALK_MASTER__LISTEN\""},
+                        Case{"ROPEWALK_TOKENFILE=1", "\"ROPEWALK_TOKEN_FILE\""}, Case{"ROPEWALK_SOMETHING_ELSE=1", "config show"},
+                        Case{"ROPEWALK_=1", "config show"}, Case{"ROPEWALK___X=1", ""}}) {
+    Status status = check({c.variable});
+    EXPECT_EQ(status.tag(), "SPEC01") << c.variable;
+    EXPECT_EQ(status.code(), Code::kInvalid);
+    EXPECT_NE(status.fix().find(c.near), std::string::npos) << status.ToString();
+  }
+}
+
+// The list of known names is the one place: everything that TakeOptions asks for is in it.
+TEST(KnownNames, CoverWhatAJobReads) {
+  std::vector<std::string> args = {"prog"}, asked;
+  auto options = TakeOptions(&args, [&](const char* name) {
+    asked.push_back(std::string(name) + "=x");
+    return static_cast<const char*>(nullptr);
+  });
+  ASSERT_TRUE(options.ok());
+  EXPECT_GT(asked.size(), 15u);
+  EXPECT_TRUE(CheckVariables(asked).ok()) << CheckVariables(asked).ToString();
+}
+
+TEST(JobMarker, TellsJobsFromOtherPrograms) {
+  // This test is linked with Init, statically.
+  [[maybe_unused]] static auto* volatile init = &InitProcess;
+  EXPECT_TRUE(CheckIsJob("/proc/self/exe", "ropewalk run").ok());
+  Status status = CheckIsJob("/bin/sh", "ropewalk submit");
+  EXPECT_EQ(status.code(), Code::kInvalid);
+  EXPECT_EQ(status.tag(), "CLI10");
+  EXPECT_NE(status.why().find("not linked with Ropewalk"), std::string::npos) << status.ToString();
+
+  std::string folder = testing::TempDir() + "/marker_" + std::to_string(getpid());
+  std::filesystem::create_directories(folder + "/lib");
+  auto write = [&](const std::string& name, const std::string& text) { std::ofstream(folder + "/" + name) << text; };
+  write("script", "#!/bin/sh\n");
+  EXPECT_NE(CheckIsJob(folder + "/script", "ropewalk run").why().find("script"), std::string::npos);
+  write("text", "hello");
+  EXPECT_EQ(CheckIsJob(folder + "/text", "ropewalk run").tag(), "CLI10");
+  write("empty", "");
+  EXPECT_EQ(CheckIsJob(folder + "/empty", "ropewalk run").tag(), "CLI10");
+  EXPECT_EQ(CheckIsJob(folder + "/none", "ropewalk run").tag(), "ELF01");
+
+  // Linked dynamically: main refers to the library, or a library of its own does.
+  write("ropewalk.cc", "namespace ropewalk::job { void InitProcess(int&, char**, unsigned) {} }");
+  write("wrapper.cc",
+        "namespace ropewalk::job { void InitProcess(int&, char**, unsigned); }\n"
+        "void Wrapped(int c, char** v) { ropewalk::job::InitProcess(c, v, 1); }");
+  write("direct.cc",
+        "namespace ropewalk::job { void InitProcess(int&, char**, unsigned); }\n"
+        "int main(int c, char** v) { ropewalk::job::InitProcess(c, v, 1); }");
+  write("through.cc", "void Wrapped(int, char**); int main(int c, char** v) { Wrapped(c, v); }");
+  write("other.cc", "int main() {}");
+  auto run = [&](const std::string& command) { return std::system(("cd " + folder + " && " + command).c_str()); };
+  ASSERT_EQ(run("c++ -shared -fPIC ropewalk.cc -o lib/libany.so"), 0);
+  ASSERT_EQ(run("c++ -shared -fPIC wrapper.cc -o lib/libwrapper.so -Llib -lany -Wl,-rpath,'$ORIGIN'"), 0);
+  ASSERT_EQ(run("c++ direct.cc -o direct -Llib -lany -Wl,-rpath,'$ORIGIN/lib' && strip direct"), 0);
+  ASSERT_EQ(run("c++ through.cc -o through -Llib -lwrapper -Wl,-rpath,'$ORIGIN/lib' -Wl,-rpath-link,lib && strip through"), 0);
+  ASSERT_EQ(run("c++ other.cc -o other"), 0);
+  ASSERT_EQ(run("cp /proc/" + std::to_string(getpid()) + "/exe static && strip static"), 0);
+  for (const char* job : {"direct", "through", "static"}) EXPECT_TRUE(CheckIsJob(folder + "/" + job, "ropewalk run").ok()) << job;
+  EXPECT_EQ(CheckIsJob(folder + "/other", "ropewalk run").tag(), "CLI10");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Options, AnExecutorKeepsItsArguments) {
@@ -104,6 +191,7 @@ TEST(ElfNeeds, SurvivesAnyDamage) {
       damaged[(seed >> 20) % 64] = static_cast<char>(seed >> 50);
     }
     [[maybe_unused]] auto result = HighestGlibcOfImage(damaged, "x");
+    [[maybe_unused]] auto marks = ReadJobMarks(damaged, "x");
   }
 }
 
