@@ -131,6 +131,32 @@ struct Storable {
   static constexpr bool value = Compute();
 };
 
+// Bytes of an object that are its value and nothing else: no padding. Wider than kIsRaw by floats.
+template <class T>
+constexpr bool HasPlainBytes();
+template <class Tuple>
+inline constexpr bool kPlainMembers = false;
+template <class... M>
+inline constexpr bool kPlainMembers<std::tuple<M...>> = (HasPlainBytes<M>() && ...);
+template <class Tuple>
+inline constexpr std::size_t kMembersBytes = 0;
+template <class... M>
+inline constexpr std::size_t kMembersBytes<std::tuple<M...>> = (std::size_t(0) + ... + sizeof(M));
+template <class T>
+constexpr bool HasPlainBytes() {
+  if constexpr (kIsRaw<T>) {
+    return true;
+  } else if constexpr (kIsArray<T>) {
+    return HasPlainBytes<typename T::value_type>() && sizeof(T) == std::tuple_size_v<T> * sizeof(typename T::value_type);
+  } else if constexpr (std::is_class_v<T> && std::is_trivially_copyable_v<T> && std::is_aggregate_v<T> && !std::is_empty_v<T> &&
+                       !HasUserCodec<T> && Storable<T>::value) {
+    using Members = decltype(boost::pfr::structure_to_tuple(std::declval<const T&>()));
+    return kPlainMembers<Members> && kMembersBytes<Members> == sizeof(T);
+  } else {
+    return false;
+  }
+}
+
 template <class T>
 struct OwnedOf {
   using type = T;
@@ -219,6 +245,9 @@ inline void CopyLine(char* to, const char* from, std::size_t n) {
 // True for the types that a dataset may hold.
 template <class T>
 concept Storable = codec_internal::Storable<T>::value;
+// True for those whose object in memory is nothing but their value: what WriteRecords writes.
+template <class T>
+inline constexpr bool kPlainBytes = codec_internal::HasPlainBytes<T>();
 
 template <class T>
 using Owned = typename codec_internal::OwnedOf<std::remove_cvref_t<T>>::type;

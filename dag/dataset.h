@@ -383,13 +383,13 @@ class Dataset {
   // Writes each record as a line (dag/format.h) to folder/part-00000, part-00001...; the folder appears whole or not at all. A folder that
   // exists is refused unless `overwrite`.
   void WriteText(const std::string& folder, WriteOptions options = {}, Site site = Site::Here()) const {
-    PlanNodePtr action = NewActionNode(node_->context(), "WriteText", site, HashCombine(Checksum64(folder), options.overwrite));
-    storage::OutputSpec spec = CheckedOutput(*action, folder, options.overwrite);
-    StageSpec write = SpecOf(0);
-    write.program = TextProgram(stream_, pipe_, spec);
-    AddOutputStages(*action, std::move(write), spec);
-    RunningAction running(action, [spec] { storage::DiscardOutput(spec); });
-    running.Wait();
+    Write<TextSink>("WriteText", folder, options, site);
+  }
+
+  // Writes the bytes of each record with nothing between them: text as it is, other types as they lie in memory (so they are trivially
+  // copyable and hold no padding). The reverse of ReadRecords where all records have one size. Otherwise as WriteText.
+  void WriteRecords(const std::string& folder, WriteOptions options = {}, Site site = Site::Here()) const {
+    Write<BytesSink<Owned<T>>>("WriteRecords", folder, options, site);
   }
 
   // ---- for operators ---------------------------------------------------------------------------------------------------------------
@@ -546,6 +546,16 @@ class Dataset {
     spec.program = ResultProgram(stream_, pipe_, std::move(make));
     action->AddStage(std::move(spec));
     return RunningAction(action);
+  }
+  template <class Sink>
+  void Write(const char* op, const std::string& folder, const WriteOptions& options, Site site) const {
+    PlanNodePtr action = NewActionNode(node_->context(), op, site, HashCombine(Checksum64(folder), options.overwrite));
+    storage::OutputSpec spec = CheckedOutput(*action, folder, options.overwrite);
+    StageSpec write = SpecOf(0);
+    write.program = PartProgram<Sink>(stream_, pipe_, spec);
+    AddOutputStages(*action, std::move(write), spec);
+    RunningAction running(action, [spec] { storage::DiscardOutput(spec); });
+    running.Wait();
   }
   CollectHandle<Owned<T>> StartCollect(const char* op, Site site) const {
     CheckStored<Owned<T>>();

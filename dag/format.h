@@ -1,9 +1,12 @@
 // How WriteText writes a record: strings as they are; numbers in the shortest form that reads back; pairs and tuples with tabs between
 // their members; vectors and the like with spaces; optional as its value or nothing; other types by their operator<<. A newline follows.
 //
+// How WriteRecords writes a record: text as its bytes, other types as the bytes of the object in memory; nothing follows.
+//
 // Thread rule: pure functions.
 #pragma once
 
+#include <array>
 #include <charconv>
 #include <concepts>
 #include <iterator>
@@ -15,6 +18,8 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+
+#include "dag/codec.h"
 
 namespace ropewalk::dag {
 
@@ -76,6 +81,20 @@ void FormatTo(std::string* out, const T& value) {
     FormatTo(out, +static_cast<std::underlying_type_t<T>>(value));
   } else {
     static_assert(kAlwaysFalse<T>, "WriteText cannot write this type: give it an operator<<, or Map it to a string or a pair first");
+  }
+}
+
+// The bytes of a record of T, owned.
+template <class T, class X>
+void AppendBytes(std::string* out, const X& record) {
+  static_assert(std::is_same_v<T, std::string> || kPlainBytes<T>,
+                "WriteRecords writes std::string, and trivially copyable records without padding or pointers (std::array<char, 100>, "
+                "std::uint64_t, packed structs): padding has no value, so the same records would give different files");
+  if constexpr (std::is_same_v<T, std::string>) {
+    out->append(std::string_view(record));
+  } else {
+    const T& value = record;
+    out->append(reinterpret_cast<const char*>(&value), sizeof(T));
   }
 }
 

@@ -33,9 +33,11 @@ Result<std::string> Session::Guarded(const std::string& name, const std::functio
   }
 }
 
-std::shared_ptr<const FilePartitions> Session::ListFiles(const InputPaths& paths, std::uint64_t record_bytes) {
+std::shared_ptr<const FilePartitions> Session::ListFiles(const InputPaths& paths, std::uint32_t record_bytes) {
   std::string bytes = OnceBytes(NextOnceName("listing"), [&]() -> Result<std::string> {
     ASSIGN_OR_RETURN(storage::InputListing listing, storage::ListInputs(paths.paths(), settings().work_dir));
+    for (const storage::InputFile& file : listing.files)
+      if (record_bytes != 0) RETURN_IF_ERROR(storage::CheckFixedRecords(file, record_bytes));
     return storage::EncodeListing(listing);
   });
   Result<storage::InputListing> listing = storage::DecodeListing(bytes);
@@ -73,6 +75,12 @@ PlanNodePtr Session::NewVectorNode(Site site, std::size_t size, std::uint64_t by
 Dataset<std::string_view> Session::ReadLines(InputPaths paths, Site site) {
   auto files = ListFiles(paths, 0);
   return Dataset<std::string_view>(NewFileNode("ReadLines", site, *files, 0), LinesOf(files));
+}
+
+Dataset<std::string_view> Session::ReadRecords(InputPaths paths, RecordOptions record, Site site) {
+  if (record.bytes == 0 || record.bytes > storage::kRecordBytesMax) context_->Fail(storage::CheckFixedRecords({}, record.bytes));
+  auto files = ListFiles(paths, record.bytes);
+  return Dataset<std::string_view>(NewFileNode("ReadRecords", site, *files, record.bytes), RecordsOf(files, record.bytes));
 }
 
 }  // namespace ropewalk::dag

@@ -37,6 +37,10 @@ struct VectorOptions {
   std::uint32_t partitions = 0;  // 0: the default number, at most one for each element
 };
 
+struct RecordOptions {
+  std::uint32_t bytes = 0;  // of each record; at most 1 GiB
+};
+
 // What a pattern argument may be: one path or a list of them.
 class InputPaths {
  public:
@@ -62,13 +66,16 @@ class Session {
   // them. Views are valid while a lambda sees them. The listing is made once, by the driver; missing input ends the job.
   Dataset<std::string_view> ReadLines(InputPaths paths, Site site = Site::Here());
 
-  // Records of sizeof(T) bytes each, as they lie in uncompressed files whose size is a multiple of it. T is trivially copyable:
-  // `job.ReadRecords<std::array<char, 100>>("/data")`.
+  // Records of sizeof(T) bytes each, one after another with nothing between them; a file's size (that of .gz and .zst: when decompressed) is
+  // a multiple of it. T is trivially copyable: `job.ReadRecords<std::array<char, 100>>("/data")`. Dataset::WriteRecords is the reverse.
   template <class T>
   Dataset<T> ReadRecords(InputPaths paths, Site site = Site::Here()) {
     auto files = ListFiles(paths, sizeof(T));
     return Dataset<T>(NewFileNode("ReadRecords", site, *files, TypeHash<T>()), std::make_shared<FixedRecordStream<T>>(files));
   }
+
+  // The same where the size is known at run time only: `job.ReadRecords("/data", {.bytes = 100})`. Views as with ReadLines.
+  Dataset<std::string_view> ReadRecords(InputPaths paths, RecordOptions record, Site site = Site::Here());
 
   // The elements of a small vector (at most 64 MiB encoded) that is the same in every replica: its content enters the fingerprint.
   template <class T>
@@ -136,7 +143,7 @@ class Session {
   PlanContext& context() const { return *context_; }
 
  private:
-  std::shared_ptr<const FilePartitions> ListFiles(const InputPaths& paths, std::uint64_t record_bytes);
+  std::shared_ptr<const FilePartitions> ListFiles(const InputPaths& paths, std::uint32_t record_bytes);
   PlanNodePtr NewFileNode(const char* op, Site site, const FilePartitions& files, std::uint64_t fingerprint);
   PlanNodePtr NewVectorNode(Site site, std::size_t size, std::uint64_t bytes, std::uint64_t hash, const VectorOptions& options);
   std::string NextOnceName(const char* kind);

@@ -62,7 +62,15 @@ struct LineBatch {
 // IO03 damaged or truncated compression (kUserError).
 Status ReadLines(const InputFile& file, const InputSplit& split, const std::function<bool(const LineBatch&)>& consume);
 
-// Fixed-length records of one split (uncompressed files whose size is a multiple of `record_bytes`, else kUserError IO04).
+inline constexpr std::uint32_t kRecordBytesMax = std::uint32_t{1} << 30;
+
+// Records of `record_bytes` bytes each: what can be told from the listing alone, before any work. kInvalid IO04: no such size;
+// kUserError IO04: a plain file's size is no multiple of it (names file and byte offset).
+Status CheckFixedRecords(const InputFile& file, std::uint32_t record_bytes);
+
+// Fixed-length records of one split; `consume` gets whole ones, and the offset of the first (compressed files: in what is decompressed),
+// and returns false to stop early. Errors as those of CheckFixedRecords and of ReadLines; a compressed file whose decompressed size is no
+// multiple of `record_bytes` is kUserError IO04 at its end.
 Status ReadFixedRecords(const InputFile& file, const InputSplit& split, std::uint32_t record_bytes,
                         const std::function<bool(std::span<const std::byte>, std::uint64_t offset)>& consume);
 

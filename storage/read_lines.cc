@@ -187,23 +187,36 @@ Status ReadLines(const InputFile& file, const InputSplit& split, const std::func
   return (*reader)->CheckUnchanged();
 }
 
+namespace {
+
+Status IncompleteRecord(const InputFile& file, std::uint64_t bytes, std::uint32_t record_bytes) {
+  bool plain = file.compression == Compression::kNone;
+  return Status(
+      Code::kUserError, "IO04",
+      "input " + QuotedPath(file.path) + " at byte " + std::to_string(bytes / record_bytes * record_bytes) +
+          (plain ? "" : " (decompressed)") + ": the last record is incomplete",
+      "its " + std::to_string(bytes) + (plain ? "" : " decompressed") + " bytes are no multiple of " + std::to_string(record_bytes),
+      "check the record size, or mend the file");
+}
+
+}  // namespace
+
+Status CheckFixedRecords(const InputFile& file, std::uint32_t record_bytes) {
+  if (record_bytes == 0 || record_bytes > kRecordBytesMax) {
+    return Status(Code::kInvalid, "IO04", "records of " + std::to_string(record_bytes) + " bytes", "",
+                  "give the size of a record in bytes: 1 to " + std::to_string(kRecordBytesMax));
+  }
+  if (file.compression == Compression::kNone && file.bytes % record_bytes != 0) return IncompleteRecord(file, file.bytes, record_bytes);
+  return {};
+}
+
 Status ReadFixedRecords(const InputFile& file, const InputSplit& split, std::uint32_t record_bytes,
                         const std::function<bool(std::span<const std::byte>, std::uint64_t offset)>& consume) {
-  if (record_bytes == 0) return Status(Code::kInvalid, "IO04", "records of 0 bytes", "", "give the size of a record in bytes");
-  if (file.compression != Compression::kNone) {
-    return Status(Code::kUserError, "IO04", "input " + QuotedPath(file.path) + ": records of fixed length are read from plain files only",
-                  "", "decompress the file first");
-  }
-  if (file.bytes % record_bytes != 0) {
-    return Status(Code::kUserError, "IO04",
-                  "input " + QuotedPath(file.path) + " at byte " + std::to_string(file.bytes / record_bytes * record_bytes) +
-                      ": the last record is incomplete",
-                  "its " + std::to_string(file.bytes) + " bytes are no multiple of " + std::to_string(record_bytes),
-                  "check the record size, or mend the file");
-  }
-  if (split.begin % record_bytes != 0 || split.end % record_bytes != 0)
+  RETURN_IF_ERROR(CheckFixedRecords(file, record_bytes));
+  const bool plain = file.compression == Compression::kNone;
+  if (plain && (split.begin % record_bytes != 0 || split.end % record_bytes != 0))
     return Status(Code::kInternal, "IO04", "a split of " + QuotedPath(file.path) + " cuts a record");
-  if (split.begin >= split.end) return {};
+  if (plain && split.begin >= split.end) return {};
   auto reader = InputFileReader::Open(file);
   if (!reader.ok()) return reader.status();
   ReadBuffer::Lease buffer = ReadBuffer::Take();
@@ -212,14 +225,16 @@ Status ReadFixedRecords(const InputFile& file, const InputSplit& split, std::uin
       return Status(Code::kResourceExhausted, "IO07", "no memory for records of " + std::to_string(record_bytes) + " bytes", "",
                     "give more memory");
   }
-  std::size_t piece = std::max<std::size_t>(kReadBytes / record_bytes, 1) * record_bytes;
-  for (std::uint64_t at = split.begin; at < split.end;) {
-    std::size_t want = static_cast<std::size_t>(std::min<std::uint64_t>(piece, split.end - at));
-    auto n = (*reader)->ReadAt(at, std::span(buffer->data(), want));
-    if (!n.ok()) return n.status();
-    if (*n != want) return Status(Code::kInternal, "IO04", "a split of " + QuotedPath(file.path) + " reaches beyond the file");
-    if (!consume(std::as_bytes(std::span<const char>(buffer->data(), want)), at)) return {};
-    at += want;
+  std::uint64_t at = plain ? split.begin : 0, end = plain ? split.end : std::numeric_limits<std::uint64_t>::max();
+  std::unique_ptr<ByteSource> source = NewSource(reader->get(), at);
+  std::size_t piece = std::max<std::size_t>(kReadBytes / record_bytes, 1) * record_bytes, got = piece;
+  for (; at < end && got == piece; at += got) {
+    std::size_t want = static_cast<std::size_t>(std::min<std::uint64_t>(piece, end - at));
+    ASSIGN_OR_RETURN(got, source->Read(std::span(buffer->data(), want)));
+    if (plain && got != want) return Status(Code::kInternal, "IO04", "a split of " + QuotedPath(file.path) + " reaches beyond the file");
+    std::size_t whole = got / record_bytes * record_bytes;
+    if (whole > 0 && !consume(std::as_bytes(std::span<const char>(buffer->data(), whole)), at)) return {};
+    if (whole < got) return IncompleteRecord(file, at + got, record_bytes);
   }
   return (*reader)->CheckUnchanged();
 }

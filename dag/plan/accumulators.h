@@ -1,4 +1,4 @@
-// What runs at the end of a pipe in the tasks of an action: counts, sums, collects, writes text.
+// What runs at the end of a pipe in the tasks of an action: counts, sums, collects, writes files.
 //
 // Thread rule: one task.
 #pragma once
@@ -217,24 +217,41 @@ class TextSink {
   const Status& status() const { return status_; }
   std::uint64_t records() const { return records_; }
 
- private:
+ protected:
   static constexpr std::size_t kBufferBytes = 256u << 10;
+  std::string buffer_;  // what is not made in the file's buffer
+  std::uint64_t records_ = 0;
+
+ private:
   // Room for `line` and its end. False: there is none, and the line was written another way, or an error is kept.
   bool NewRoom(std::string_view line);
 
   storage::PartWriter* out_;
   TaskContext* context_;
-  std::string buffer_;
   char *begin_ = nullptr, *at_ = nullptr, *end_ = nullptr;  // the file's buffer
-  std::uint64_t records_ = 0, reported_ = 0;
+  std::uint64_t reported_ = 0;
   Status status_;
 };
 
-template <class Pipe>
-StageProgram TextProgram(StreamPtr<typename Pipe::Flow> source, Pipe pipe, storage::OutputSpec spec) {
+// Records of a part file with nothing between them, as dag/format.h writes their bytes. T is owned.
+template <class T>
+class BytesSink : public TextSink {
+ public:
+  using TextSink::TextSink;
+  template <class X>
+  void operator()(const X& item) {
+    AppendBytes<T>(&buffer_, item);
+    ++records_;
+    if (buffer_.size() >= kBufferBytes) (void)Flush();  // status() keeps it
+  }
+};
+
+// A task that writes a part through a Sink.
+template <class Sink, class Pipe>
+StageProgram PartProgram(StreamPtr<typename Pipe::Flow> source, Pipe pipe, storage::OutputSpec spec) {
   return [source = std::move(source), pipe = std::move(pipe), spec = std::move(spec)](TaskContext& context, TaskResult* result) -> Status {
     ASSIGN_OR_RETURN(std::unique_ptr<storage::PartWriter> part, storage::PartWriter::Open(spec, context.id.task, context.id.attempt));
-    TextSink sink(part.get(), &context);
+    Sink sink(part.get(), &context);
     RETURN_IF_ERROR(ForgiveStop(RunPipe(*source, pipe, context, context.id.task, sink, [&] { return sink.status(); })));
     RETURN_IF_ERROR(sink.Flush());
     ASSIGN_OR_RETURN(result->value, part->Finish(sink.records()));

@@ -59,6 +59,26 @@ class LineStream final : public Stream<std::string_view> {
   std::shared_ptr<const FilePartitions> files_;
 };
 
+class RecordViewStream final : public Stream<std::string_view> {
+ public:
+  RecordViewStream(std::shared_ptr<const FilePartitions> files, std::uint32_t record_bytes)
+      : files_(std::move(files)), record_bytes_(record_bytes) {}
+
+  Status Run(TaskContext& context, std::uint32_t partition, BatchSink<std::string_view> sink) const override {
+    std::vector<std::string_view> views;
+    return StreamFixed(*files_, context, partition, record_bytes_, [&](std::span<const std::byte> bytes) -> Status {
+      views.clear();
+      const char* at = reinterpret_cast<const char*>(bytes.data());
+      for (const char* end = at + bytes.size(); at < end; at += record_bytes_) views.emplace_back(at, record_bytes_);
+      return sink(views);
+    });
+  }
+
+ private:
+  std::shared_ptr<const FilePartitions> files_;
+  std::uint32_t record_bytes_;
+};
+
 }  // namespace
 
 std::shared_ptr<const FilePartitions> Partition(storage::InputListing listing, const Settings& settings, std::uint64_t record_bytes) {
@@ -74,6 +94,10 @@ std::shared_ptr<const FilePartitions> Partition(storage::InputListing listing, c
 }
 
 StreamPtr<std::string_view> LinesOf(std::shared_ptr<const FilePartitions> files) { return std::make_shared<LineStream>(std::move(files)); }
+
+StreamPtr<std::string_view> RecordsOf(std::shared_ptr<const FilePartitions> files, std::uint32_t record_bytes) {
+  return std::make_shared<RecordViewStream>(std::move(files), record_bytes);
+}
 
 Status StreamFixed(const FilePartitions& files, TaskContext& context, std::uint32_t partition, std::uint32_t record_bytes,
                    const std::function<Status(std::span<const std::byte>)>& consume) {

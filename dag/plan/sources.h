@@ -28,6 +28,8 @@ struct FilePartitions {
 std::shared_ptr<const FilePartitions> Partition(storage::InputListing listing, const Settings& settings, std::uint64_t record_bytes);
 
 StreamPtr<std::string_view> LinesOf(std::shared_ptr<const FilePartitions> files);
+// Records of `record_bytes` bytes as views of those bytes.
+StreamPtr<std::string_view> RecordsOf(std::shared_ptr<const FilePartitions> files, std::uint32_t record_bytes);
 
 // Records of `record_bytes` bytes each as they lie in the file; `consume` gets whole records.
 Status StreamFixed(const FilePartitions& files, TaskContext& context, std::uint32_t partition, std::uint32_t record_bytes,

@@ -1,10 +1,12 @@
 #include "job/jobs/arguments.h"
 
 #include <charconv>
+#include <string_view>
 #include <utility>
 
 #include "base/nearest.h"
 #include "job/options.h"
+#include "storage/input.h"
 
 namespace ropewalk::jobs {
 namespace {
@@ -21,9 +23,14 @@ Status Bad(const Arguments& a, const std::string& what, const std::string& why) 
 std::vector<std::string> FlagsOf(const std::string& job) {
   std::vector<std::string> flags = {"--output", "--input", "--overwrite", "--reducers", "--help"};
   if (job == "wordcount") flags.emplace_back("--top");
-  if (job == "sort") flags.emplace_back("--reverse");
+  if (job == "sort") flags.insert(flags.end(), {"--reverse", "--record", "--key"});
   for (std::string& flag : job::OptionFlags()) flags.push_back(std::move(flag));
   return flags;
+}
+
+bool ParseNumber(std::string_view text, std::uint32_t min, std::uint32_t max, std::uint32_t* out) {
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return error == std::errc() && end == text.data() + text.size() && *out >= min && *out <= max;
 }
 
 // Walks the arguments; a flag's value is the next one or follows "=".
@@ -54,9 +61,19 @@ class Walker {
   }
   Status Number(std::uint32_t max, std::uint32_t* out) {
     ASSIGN_OR_RETURN(std::string text, Text());
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
-    if (error == std::errc() && end == text.data() + text.size() && *out > 0 && *out <= max) return Status();
+    if (ParseNumber(text, 1, max, out)) return Status();
     return Bad(arg_ + " " + text, "it takes a number from 1 to " + std::to_string(max));
+  }
+  // [OFFSET:]LENGTH
+  Status Range(std::uint32_t max, std::uint32_t* offset, std::uint32_t* length) {
+    ASSIGN_OR_RETURN(std::string text, Text());
+    std::size_t colon = text.find(':');
+    *offset = 0;
+    if (colon == std::string::npos
+            ? ParseNumber(text, 1, max, length)
+            : ParseNumber(text.substr(0, colon), 0, max, offset) && ParseNumber(text.substr(colon + 1), 1, max, length))
+      return Status();
+    return Bad(arg_ + " " + text, "it takes [OFFSET:]LENGTH in bytes, like 10 or 4:8; the length is at least 1");
   }
 
  private:
@@ -83,6 +100,8 @@ Status ParseFlag(Walker* walker, Arguments* a) {
   if (flag == "--reducers") return walker->Number(100'000, &a->reducers);
   if (flag == "--top" && a->job == "wordcount") return walker->Number(10'000, &a->top);
   if (flag == "--reverse" && a->job == "sort") return a->reverse = true, Status();
+  if (flag == "--record" && a->job == "sort") return walker->Number(storage::kRecordBytesMax, &a->record_bytes);
+  if (flag == "--key" && a->job == "sort") return walker->Range(storage::kRecordBytesMax, &a->key_offset, &a->key_bytes);
   if (flag == "-E" && a->job == "grep") return a->regex = true, Status();
   std::string near = NearestName(flag, FlagsOf(a->job));
   if (!near.empty() && near != flag)
@@ -122,6 +141,11 @@ Result<Arguments> ParseArguments(const std::vector<std::string>& args) {
   if (!has_pattern) return Bad(a, "grep for what?", "the pattern is missing");
   if (a.inputs.empty()) return Bad(a, a.job + " of what?", "no input is named");
   if (a.output.empty()) return Bad(a, a.job + " into what?", "-o OUT is missing");
+  if (a.key_bytes != 0 && a.record_bytes == 0)
+    return Bad(a, "--key without --record", "lines are sorted whole; a key is a place in records of one size");
+  if (a.key_bytes != 0 && std::uint64_t{a.key_offset} + a.key_bytes > a.record_bytes)
+    return Bad(a, "--key " + std::to_string(a.key_offset) + ":" + std::to_string(a.key_bytes),
+               "it reaches beyond the record: --record " + std::to_string(a.record_bytes));
   return a;
 }
 
@@ -133,8 +157,11 @@ std::string Usage(const std::string& job, const std::string& program) {
   static constexpr Job kJobs[] = {
       {"wordcount", " INPUT... -o OUT [--overwrite] [--reducers N] [--top N]", "Counts words: lines of WORD<TAB>COUNT.",
        "  --top N            also print the N commonest words\n"},
-      {"sort", " INPUT... -o OUT [--overwrite] [--reducers N] [--reverse]", "Sorts lines by their bytes (LC_ALL=C).",
-       "  --reverse          the largest first\n"},
+      {"sort", " INPUT... -o OUT [--overwrite] [--reducers N] [--reverse] [--record BYTES [--key [OFFSET:]LENGTH]]",
+       "Sorts lines by their bytes (LC_ALL=C), or records of one size by a key.",
+       "  --reverse          the largest first\n"
+       "  --record BYTES     records of BYTES bytes each, any bytes, nothing between them\n"
+       "  --key OFFSET:LENGTH  where a record's key lies (else: all of it; OFFSET: may be left out); equal ones keep their order\n"},
       {"grep", " PATTERN INPUT... -o OUT [--overwrite] [-i] [-E]", "Keeps the lines that hold the pattern.",
        "  -i                 ignore case\n  -E                 PATTERN is a regular expression (RE2), not a text\n"},
   };

@@ -17,12 +17,15 @@ struct Arguments {
   std::vector<std::string> inputs;
   std::string output;
   bool overwrite = false;
-  std::uint32_t reducers = 0;  // 0: chosen
-  std::uint32_t top = 0;       // wordcount: print so many words
-  bool reverse = false;        // sort
-  std::string pattern;         // grep
-  bool regex = false;          // grep -E
-  bool ignore_case = false;    // grep -i
+  std::uint32_t reducers = 0;      // 0: chosen
+  std::uint32_t top = 0;           // wordcount: print so many words
+  bool reverse = false;            // sort
+  std::uint32_t record_bytes = 0;  // sort: of records of one length; 0: lines
+  std::uint32_t key_offset = 0;    // sort: of the bytes of a record that decide
+  std::uint32_t key_bytes = 0;     // sort: 0: all of them
+  std::string pattern;             // grep
+  bool regex = false;              // grep -E
+  bool ignore_case = false;        // grep -i
 };
 
 // `args` without Ropewalk's own flags; [0] is the program. kInvalid JOBS01 names the argument.

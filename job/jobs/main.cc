@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
     summary.Print("words");
   } else if (arguments->job == "sort") {
     jobs::Sort(job, *arguments);
-    summary.Print("lines");
+    summary.Print(arguments->record_bytes != 0 ? "records" : "lines");
   } else {
     jobs::Grep(job, *arguments);
     summary.Print("lines");

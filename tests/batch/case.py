@@ -28,6 +28,20 @@ class Refusal:
 
 
 @dataclasses.dataclass
+class Records:
+    """The texts are records of one size, sorted by the `key_bytes` from `key_offset` on (0: by all of them)."""
+
+    bytes: int
+    key_offset: int = 0
+    key_bytes: int = 0
+    reverse: bool = False
+
+    def flags(self):
+        key = (f"--key={self.key_offset}:{self.key_bytes}",) if self.key_bytes else ()
+        return (f"--record={self.bytes}", *key, *(("--reverse",) if self.reverse else ()))
+
+
+@dataclasses.dataclass
 class Case:
     name: str
     entries: typing.List[Entry] = dataclasses.field(default_factory=list)
@@ -36,6 +50,7 @@ class Case:
     refusal: typing.Optional[Refusal] = None
     or_refusal: bool = False  # a clear refusal is as good as the right result; silence is not
     flags: typing.Tuple[str, ...] = ()
+    records: typing.Optional[Records] = None  # not lines; `jobs` is ("sort",) then
     jobs: typing.Tuple[str, ...] = ("wordcount", "sort")
     environment: typing.Dict[str, str] = dataclasses.field(default_factory=dict)
     prepare: typing.Optional[typing.Callable[[bytes], None]] = None  # called with the case's folder after the files are written

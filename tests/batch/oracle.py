@@ -25,5 +25,13 @@ def sort(texts):
     return [line + b"\n" for line in sorted(line for text in texts for line in lines(text))]
 
 
+def sort_records(texts, records):
+    """The bytes of all records in the order of their keys; Python's sort is stable, also when it is reversed."""
+    whole = b"".join(texts)
+    end = records.key_offset + (records.key_bytes or records.bytes)
+    cut = [whole[at : at + records.bytes] for at in range(0, len(whole), records.bytes)]
+    return b"".join(sorted(cut, key=lambda record: record[records.key_offset : end], reverse=records.reverse))
+
+
 def expected(job, texts):
     return wordcount(texts) if job == "wordcount" else sort(texts)

@@ -20,6 +20,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cases_compressed  # noqa: E402
 import cases_files  # noqa: E402
+import cases_records  # noqa: E402
 import cases_text  # noqa: E402
 import cluster  # noqa: E402
 import oracle  # noqa: E402
@@ -58,6 +59,12 @@ def first_difference(got, want):
 
 def check_result(job, case, output):
     data = read_output(output)
+    if case.records:
+        want = oracle.sort_records(case.texts(), case.records)
+        if data != want:
+            at = next((i for i, (a, b) in enumerate(zip(data, want)) if a != b), min(len(data), len(want)))
+            raise Failed(f"wrong result: {len(data)} bytes, expected {len(want)}; the first that differs is byte {at}")
+        return
     got = data.splitlines(keepends=True) if not re.search(rb"[\r\v\f\x1c-\x1e\x85]", data) else [l + b"\n" for l in oracle.lines(data)]
     if data and not data.endswith(b"\n"):
         raise Failed("the output's last line has no end")
@@ -139,7 +146,8 @@ class Runner:
 
     def run_job(self, case, job, folder):
         output = case.output.replace(b"{folder}", folder)
-        command = [self.binary, *(case.exact_command or (job.encode(), *case.inputs, b"-o", output, *(f.encode() for f in case.flags)))]
+        flags = case.flags + (case.records.flags() if case.records else ())
+        command = [self.binary, *(case.exact_command or (job.encode(), *case.inputs, b"-o", output, *(f.encode() for f in flags)))]
         as_user = {}
         if case.as_nobody and os.geteuid() == 0:
             for path in (folder, os.path.join(folder, b"input")):
@@ -210,7 +218,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True)
     parser.add_argument("--cluster")
-    parser.add_argument("--kind", choices=("text", "compressed", "files"))
+    parser.add_argument("--kind", choices=("text", "compressed", "files", "records"))
     parser.add_argument("--only", default="")
     parser.add_argument("--every", type=int, default=1, help="only each N-th case")
     parser.add_argument("--large", action="store_true")
@@ -227,7 +235,7 @@ def main():
     elif args.corpus:
         cases = corpus_cases(args.corpus)
     else:
-        kinds = {"text": cases_text, "compressed": cases_compressed, "files": cases_files}
+        kinds = {"text": cases_text, "compressed": cases_compressed, "files": cases_files, "records": cases_records}
         cases = (c for name, kind in kinds.items() if args.kind in (None, name) for c in kind.all_cases())
     cases = (c for i, c in enumerate(c for c in cases if args.only in c.name) if i % args.every == 0)
     if args.list:

@@ -86,6 +86,14 @@ void BroadcastOfAPointer(Session& job) {
 void Unprintable(Session& job) {
   job.ReadLines("in").Map([](std::string_view line) { return Opaque(int(line.size())); }).WriteText("out");
 }
+struct Padded {
+  char small;
+  long large;
+};
+// expect: WriteRecords writes std::string, and trivially copyable records without padding
+void PaddedRecords(Session& job) { job.FromVector(std::vector<Padded>()).WriteRecords("out"); }
+// expect: ReadRecords<T>: T must be trivially copyable
+void StringsAsFixedRecords(Session& job) { job.ReadRecords<std::string>("in"); }
 // expect: the mapper must emit std::pair<Key, Value>
 void MapperWithoutKeys(Session& job) {
   MapReduce(job.ReadLines("in"), Words, NoCombiner(), [](const std::string& key, Values<int>&) { return key; });

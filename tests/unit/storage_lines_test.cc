@@ -389,12 +389,48 @@ TEST(Records, SplitsGiveEveryRecordOnce) {
   }
 }
 
+TEST(Records, CompressedFilesOfAnyMembersGiveEveryRecordOnce) {
+  Folder folder;
+  Random random(Seed());
+  for (int round = 0; round < 40; ++round) {
+    auto size = static_cast<std::uint32_t>(1 + random.Below(random.OneIn(8) ? 1'500'000 : 300));
+    std::string text(size * random.Below(size > 1000 ? 4 : 5000), '\0'), gz = Gzip(""), zst = Zstd("");
+    for (char& c : text) c = static_cast<char>(random());
+    for (std::size_t at = 0; at < text.size();) {
+      std::size_t n = std::min<std::size_t>(1 + random.Below(400'000), text.size() - at);
+      gz += Gzip(text.substr(at, n), 1);
+      zst += Zstd(text.substr(at, n));
+      at += n;
+    }
+    for (const InputFile& file : {folder.Write("r.gz", gz), folder.Write("r.zst", zst)}) {
+      std::string got;
+      Status status = ReadFixedRecords(file, {0, 0, file.bytes}, size, [&](std::span<const std::byte> bytes, std::uint64_t offset) {
+        EXPECT_EQ(bytes.size() % size, 0u);
+        EXPECT_EQ(offset, got.size());
+        got.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+        return true;
+      });
+      ASSERT_TRUE(status.ok()) << status.ToString();
+      ASSERT_TRUE(got == text) << "round " << round;
+    }
+  }
+}
+
 TEST(Records, AnIncompleteRecordIsNamed) {
   Folder folder;
-  InputFile file = folder.Write("r", std::string(205, 'x'));
-  Status status = ReadFixedRecords(file, {0, 0, 200}, 100, [](auto, auto) { return true; });
-  EXPECT_EQ(status.tag(), "IO04");
-  EXPECT_NE(status.what().find("at byte 200"), std::string::npos);
+  std::string text(205, 'x');
+  for (const InputFile& file : {folder.Write("r", text), folder.Write("r.gz", Gzip(text)), folder.Write("r.zst", Zstd(text))}) {
+    Status status = ReadFixedRecords(file, {0, 0, 200}, 100, [](auto, auto) { return true; });
+    EXPECT_EQ(status.code(), Code::kUserError);
+    EXPECT_EQ(status.tag(), "IO04");
+    EXPECT_NE(status.what().find("at byte 200"), std::string::npos) << status.what();
+    EXPECT_NE(status.what().find(file.path), std::string::npos) << status.what();
+    // Known before any work where the size of the file tells it.
+    EXPECT_EQ(CheckFixedRecords(file, 100).ok(), file.compression != Compression::kNone);
+    EXPECT_TRUE(CheckFixedRecords(file, 205).ok() || file.compression != Compression::kNone);
+  }
+  for (std::uint32_t size : {0u, kRecordBytesMax + 1})
+    EXPECT_EQ(CheckFixedRecords(folder.Write("r", text), size).code(), Code::kInvalid) << size;
 }
 
 }  // namespace
