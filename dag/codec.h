@@ -31,7 +31,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -45,6 +44,7 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "dag/addresses.h"
 
 namespace ropewalk::dag {
 
@@ -65,10 +65,6 @@ template <class T>
 inline constexpr bool kIsArray = false;
 template <class T, std::size_t n>
 inline constexpr bool kIsArray<std::array<T, n>> = true;
-template <class T>
-inline constexpr bool kIsSpan = false;
-template <class T, std::size_t n>
-inline constexpr bool kIsSpan<std::span<T, n>> = true;
 
 template <class T>
 inline constexpr bool kIsMap = kIs<T, std::map> || kIs<T, std::unordered_map>;
@@ -88,13 +84,24 @@ concept HasUserCodec = requires(const T& from, T& to, ByteWriter& out, ByteReade
 template <class T>
 inline constexpr bool kIsString = std::is_same_v<T, std::string>;
 
-// Its own bytes. Views of other memory are trivially copyable too, and must not slip through.
+// Its own bytes. Views of other memory, and structs that hold pointers or views, are trivially copyable too, and must not slip through.
 template <class T>
-inline constexpr bool kIsRaw =
-    !HasUserCodec<T> &&
-    ((std::is_arithmetic_v<T> && !std::is_same_v<T, long double>) || std::is_enum_v<T> ||
-     (std::is_class_v<T> && std::is_trivially_copyable_v<T> && std::has_unique_object_representations_v<T> && !std::is_empty_v<T> &&
-      !kIsTuple<T> && !kIsArray<T> && !kIsSpan<T> && !kIs<T, std::optional> && !std::is_same_v<T, std::string_view>));
+constexpr bool IsRaw() {
+  if constexpr (HasUserCodec<T>) {
+    return false;
+  } else if constexpr (std::is_class_v<T>) {
+    if constexpr (std::is_trivially_copyable_v<T> && std::has_unique_object_representations_v<T> && !std::is_empty_v<T> && !kIsTuple<T> &&
+                  !kIsArray<T> && !kIs<T, std::optional>) {
+      return !HoldsAddress<T>();
+    } else {
+      return false;
+    }
+  } else {
+    return (std::is_arithmetic_v<T> && !std::is_same_v<T, long double>) || std::is_enum_v<T>;
+  }
+}
+template <class T>
+inline constexpr bool kIsRaw = IsRaw<T>();
 
 template <class T>
 inline constexpr bool kIsStruct =

@@ -73,6 +73,20 @@ void JoinOfDifferentKeys(Session& job) {
 }
 // expect: Union: both datasets must hold the same type
 void UnionOfDifferentTypes(Session& job) { job.FromVector(std::vector<int>()).Union(job.FromVector(std::vector<double>())); }
+struct Viewing {
+  std::string_view text;
+};
+struct Pointing {
+  long number;
+  const char* text;
+};
+// expect: Ropewalk cannot encode their type
+void StructsOfPointers(Session& job) {
+  job.FromVector(std::vector<int>{1}).Map([](int n) { return Pointing{n, "x"}; }).Cache();
+}
+void StructsOfViews(Session& job) {
+  job.ReadLines("in").Map([](std::string_view line) { return Viewing{line}; }).Cache();
+}
 // expect: Ropewalk cannot encode their type
 void OpaqueRecords(Session& job) {
   job.ReadLines("in").Map([](std::string_view line) { return Opaque(int(line.size())); }).Cache();

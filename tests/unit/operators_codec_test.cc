@@ -49,6 +49,23 @@ struct Viewing {
 static_assert(Storable<int> && Storable<Colour> && Storable<std::string> && Storable<Plain> && Storable<Padded> && Storable<user::Celsius>);
 static_assert(Storable<std::map<std::string, std::vector<std::pair<int, std::optional<std::string>>>>>);
 static_assert(!Storable<int*> && !Storable<std::string_view> && !Storable<Pointing> && !Storable<Viewing> && !Storable<const int&>);
+// Without padding too, where their bytes could be copied as they are.
+struct PackedPointing {
+  std::uint64_t number;
+  const char* text;
+};
+struct PackedViewing {
+  std::string_view text;
+};
+struct PackedTable {
+  const char* names[4];
+};
+struct PackedPlain {
+  std::uint64_t number;
+  char text[24];
+};
+static_assert(!Storable<PackedPointing> && !Storable<PackedViewing> && !Storable<std::span<int>> && Storable<PackedPlain>);
+static_assert(!codec_internal::kIsRaw<PackedTable> && codec_internal::kIsRaw<PackedPlain>);
 static_assert(!Storable<std::pair<int, const char*>> && !Storable<std::unique_ptr<int>>);
 static_assert(std::is_same_v<View<std::string>, std::string_view>);
 static_assert(std::is_same_v<View<std::pair<std::string, std::tuple<int, std::string>>>,

@@ -1,0 +1,145 @@
+// Which types hold addresses: pointers, references and views of other memory. Their bytes mean nothing in another process, so a record must
+// not be one, and a function that tasks run must not carry one.
+//
+// What can be seen at compile time: a pointer, reference, std::reference_wrapper, basic_string_view, span or initializer_list; a pair, tuple,
+// array, optional, vector, map or set of such; what std::bind bound; and an aggregate (a struct without constructors and private members) one
+// of whose first 64 members or array elements, or bases, is such. What cannot be seen: captures of a lambda, private members, members that
+// are `const T&`, what std::function or a smart pointer hides.
+//
+// Thread rule: nothing here runs.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace ropewalk::dag {
+
+template <class T>
+constexpr bool HoldsAddress();
+
+namespace address_internal {
+
+// Each initialises a member: of any type, also a reference; of any type, but no `T&`; of a type that holds an address; of no type.
+struct AnyValueOrReference {
+  template <class U>
+  operator U&() const;
+};
+struct AnyValue {
+  template <class U>
+  operator U() const;
+};
+struct AnAddress {
+  template <class U>
+    requires(HoldsAddress<U>())
+  operator U() const;
+};
+struct Nothing {};
+
+template <std::size_t>
+using Filler = AnyValueOrReference;
+
+template <class T, class Before, class Probe, class After>
+inline constexpr bool kTakes = false;
+template <class T, std::size_t... before, class Probe, std::size_t... after>
+  requires requires { T{Filler<before>()..., Probe(), Filler<after>()...}; }
+inline constexpr bool kTakes<T, std::index_sequence<before...>, Probe, std::index_sequence<after...>> = true;
+
+inline constexpr std::size_t kMembersMax = 64;
+
+// How many initialisers the aggregate takes, elements of arrays counted one by one.
+template <class T, std::size_t n>
+constexpr std::size_t CountMembers() {
+  if constexpr (n == 0) {
+    return 0;
+  } else if constexpr (kTakes<T, std::make_index_sequence<n - 1>, AnyValueOrReference, std::index_sequence<>>) {
+    return n;
+  } else {
+    return CountMembers<T, n - 1>();
+  }
+}
+
+template <class T, std::size_t n, std::size_t i>
+constexpr bool IsAddressAt() {
+  using Before = std::make_index_sequence<i>;
+  using After = std::make_index_sequence<n - 1 - i>;
+  return !kTakes<T, Before, AnyValue, After> || (kTakes<T, Before, AnAddress, After> && !kTakes<T, Before, Nothing, After>);
+}
+
+template <class T>
+constexpr bool InAggregate() {
+  constexpr std::size_t n = CountMembers<T, (sizeof(T) < kMembersMax ? sizeof(T) : kMembersMax)>();
+  return []<std::size_t... i>(std::index_sequence<i...>) { return (IsAddressAt<T, n, i>() || ...); }(std::make_index_sequence<n>());
+}
+
+template <class T>
+inline constexpr bool kIsView = false;
+template <class C, class Traits>
+inline constexpr bool kIsView<std::basic_string_view<C, Traits>> = true;
+template <class T, std::size_t n>
+inline constexpr bool kIsView<std::span<T, n>> = true;
+template <class T>
+inline constexpr bool kIsView<std::reference_wrapper<T>> = true;
+template <class T>
+inline constexpr bool kIsView<std::initializer_list<T>> = true;
+
+// The types that a container or a bound function holds.
+template <class T>
+struct Held {
+  static constexpr bool kAddress = false, kKnown = false;
+};
+template <class... A>
+struct HeldOf {
+  static constexpr bool kAddress = (HoldsAddress<A>() || ...), kKnown = true;
+};
+template <class A, class B>
+struct Held<std::pair<A, B>> : HeldOf<A, B> {};
+template <class... A>
+struct Held<std::tuple<A...>> : HeldOf<A...> {};
+template <class T, std::size_t n>
+struct Held<std::array<T, n>> : HeldOf<T> {};
+template <class T>
+struct Held<std::optional<T>> : HeldOf<T> {};
+template <class T, class A>
+struct Held<std::vector<T, A>> : HeldOf<T> {};
+template <class K, class V, class... More>
+struct Held<std::map<K, V, More...>> : HeldOf<K, V> {};
+template <class K, class V, class... More>
+struct Held<std::unordered_map<K, V, More...>> : HeldOf<K, V> {};
+template <class K, class... More>
+struct Held<std::set<K, More...>> : HeldOf<K> {};
+template <class K, class... More>
+struct Held<std::unordered_set<K, More...>> : HeldOf<K> {};
+template <template <class> class Bind, class F, class... A>
+  requires std::is_bind_expression_v<Bind<F(A...)>>
+struct Held<Bind<F(A...)>> : HeldOf<A...> {};  // not of F: a bound function is no address of data
+
+}  // namespace address_internal
+
+template <class T>
+constexpr bool HoldsAddress() {
+  using U = std::remove_cv_t<T>;
+  if constexpr (std::is_pointer_v<U> || std::is_reference_v<U> || address_internal::kIsView<U>) {
+    return true;
+  } else if constexpr (address_internal::Held<U>::kKnown) {
+    return address_internal::Held<U>::kAddress;
+  } else if constexpr (std::is_class_v<U> && std::is_aggregate_v<U> && !std::is_empty_v<U>) {
+    return address_internal::InAggregate<U>();
+  } else {
+    return false;
+  }
+}
+
+}  // namespace ropewalk::dag
