@@ -69,7 +69,9 @@ Status CheckInput(const Stage& stage, const StageInput& input, const Index& earl
   if (input.pattern == InputPattern::kOneToOne && std::uint64_t{input.first_task} + source.tasks > stage.tasks) {
     return Illegal(stage, "some tasks of " + NameOf(source) + " have no reader in a one-to-one input");
   }
-  if (input.pattern != InputPattern::kOneToOne && input.first_task != 0) return Illegal(stage, "first_task is for one-to-one inputs only");
+  if (std::uint64_t{input.first_task} + input.tasks > stage.tasks) return Illegal(stage, "an input is read by tasks beyond its last one");
+  if (input.pattern == InputPattern::kGather && (input.first_task != 0 || input.tasks != 0))
+    return Illegal(stage, "what is gathered is read by all tasks");
   return {};
 }
 
@@ -188,7 +190,11 @@ std::string Explain(const ActionPlan& plan) {
     for (std::size_t i = 0; i < stage.inputs.size(); ++i) {
       const StageInput& input = stage.inputs[i];
       text += (i == 0 ? "  reads " : ", ") + std::to_string(input.stage.value) + " " + std::string(PatternName(input.pattern));
-      if (input.first_task != 0) text += " from task " + std::to_string(input.first_task);
+      if (input.tasks != 0) {
+        text += " in tasks " + std::to_string(input.first_task) + "-" + std::to_string(input.first_task + input.tasks - 1);
+      } else if (input.first_task != 0) {
+        text += " from task " + std::to_string(input.first_task);
+      }
     }
     text += "\n";
   }

@@ -17,9 +17,9 @@
 
 namespace ropewalk::dag {
 
-// How the tasks of a stage read the output of an earlier one.
+// How the tasks of a stage read the output of an earlier one. In a union each input is read by its own range of the tasks only.
 enum class InputPattern : std::uint8_t {
-  kAllToAll = 0,  // every task reads a part of every segment: a shuffle
+  kAllToAll = 0,  // every reading task reads a part of every segment: a shuffle
   kOneToOne = 1,  // task t reads the whole segment of task t - first_task (when that is in range): cache, union
   kGather = 2,    // every task gets the small result values of all tasks, in task order: commit
 };
@@ -27,7 +27,11 @@ enum class InputPattern : std::uint8_t {
 struct StageInput {
   StageId stage;
   InputPattern pattern = InputPattern::kAllToAll;
-  std::uint32_t first_task = 0;  // kOneToOne: which of this stage's tasks reads task 0 of the input
+  std::uint32_t first_task = 0;  // the first of this stage's tasks that reads it; kOneToOne: that reads task 0 of the input
+  std::uint32_t tasks = 0;       // how many read it, from `first_task` on; 0: all of them
+  bool ReadBy(std::uint32_t task) const { return task >= first_task && (tasks == 0 || task - first_task < tasks); }
+  // One past the last of a stage's `stage_tasks` tasks that read it.
+  std::uint32_t LastTask(std::uint32_t stage_tasks) const { return tasks == 0 ? stage_tasks : first_task + tasks; }
   friend bool operator==(const StageInput&, const StageInput&) = default;
 };
 

@@ -135,7 +135,7 @@ struct TaskInput {
   StageId stage;
   InputPattern pattern = InputPattern::kAllToAll;
   std::uint32_t first_task = 0;
-  std::vector<SegmentRef> segments;  // kAllToAll: of all tasks, in task order. kOneToOne: the one that this task reads, or none
+  std::vector<SegmentRef> segments;  // kAllToAll: of all tasks, in task order. kOneToOne: the one that this task reads
   std::vector<std::string> values;   // kGather: of all tasks, in task order
   std::vector<TaskAttempt> winners;  // kGather: the attempt behind each value
 };
@@ -143,7 +143,7 @@ struct TaskInput {
 struct TaskContext {
   TaskAttempt id;
   const Settings* settings = nullptr;
-  std::vector<TaskInput> inputs;  // one for each Stage::inputs, in that order
+  std::vector<TaskInput> inputs;  // those of Stage::inputs that this task reads, in that order
   BlockReader* blocks = nullptr;
   BlockWriter* segments = nullptr;
   SpillSpace* spill = nullptr;

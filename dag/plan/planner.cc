@@ -92,7 +92,7 @@ class Planner {
       begin = spec.from->label();
       std::vector<Border> borders;
       FindBorders(spec.from.get(), &borders, &stage.input_bytes);
-      for (const Border& border : borders) AddInputs(border, &stage.inputs);
+      for (const Border& border : borders) AddInputs(border, stage.tasks, &stage.inputs);
     }
     for (const StageInput& input : spec.gathers) stage.inputs.push_back(input);
     stage.name =
@@ -102,10 +102,12 @@ class Planner {
     plan_->stages.push_back(std::move(stage));
   }
 
-  static void AddInputs(const Border& border, std::vector<StageInput>* inputs) {
+  static void AddInputs(const Border& border, std::uint32_t tasks, std::vector<StageInput>* inputs) {
+    if (border.node->partitions() == 0) return;  // nobody reads it
     for (const StageSpec& spec : border.node->stages()) {
-      StageInput input{border.node->stage_id(spec.side), spec.read_as, 0};
-      if (spec.read_as == InputPattern::kOneToOne) input.first_task = border.offset;
+      StageInput input{border.node->stage_id(spec.side), spec.read_as, border.offset, 0};
+      // In a union each member is read by its own tasks: the others' messages do not grow with it.
+      if (border.node->partitions() != tasks) input.tasks = border.node->partitions();
       if (std::find(inputs->begin(), inputs->end(), input) == inputs->end()) inputs->push_back(input);
     }
   }
@@ -125,6 +127,7 @@ std::uint64_t FingerprintOf(const ActionPlan& plan) {
     for (const StageInput& input : stage.inputs) {
       hash = HashCombine(hash, input.stage.value);
       hash = HashCombine(hash, std::uint64_t{input.first_task} << 8 | static_cast<std::uint64_t>(input.pattern));
+      hash = HashCombine(hash, input.tasks);
     }
     for (std::uint64_t bytes : stage.input_bytes) hash = HashCombine(hash, bytes);
     hash = HashCombine(hash, stage.fingerprint);

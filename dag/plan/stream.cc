@@ -14,8 +14,8 @@ bool IsStopEarly(const Status& status) { return status.code() == Code::kCancelle
 Result<const TaskInput*> FindInput(const TaskContext& context, StageId stage, std::uint32_t partition) {
   for (const TaskInput& input : context.inputs) {
     if (input.stage != stage) continue;
-    // One stage may be read several times (a union of a cached dataset with itself): the offset tells which.
-    if (input.pattern == InputPattern::kOneToOne && input.first_task != context.id.task - partition) continue;
+    // One stage may be read several times (a union of a dataset with itself): the offset tells which.
+    if (input.first_task != context.id.task - partition) continue;
     return &input;
   }
   return Status(Code::kInternal, "PLAN03",

@@ -18,7 +18,7 @@ Status Bad(std::string field) {
 
 Result<StageInput> FromWire(const wire::StageInput& in) {
   if (in.pattern() > kPatternMax) return Bad("StageInput.pattern " + std::to_string(in.pattern()));
-  return StageInput{StageId{in.stage()}, static_cast<InputPattern>(in.pattern()), in.first_task()};
+  return StageInput{StageId{in.stage()}, static_cast<InputPattern>(in.pattern()), in.first_task(), in.tasks()};
 }
 
 }  // namespace
@@ -122,6 +122,7 @@ void ToWire(const Stage& stage, wire::Stage* out) {
     w->set_stage(input.stage.value);
     w->set_pattern(static_cast<std::uint32_t>(input.pattern));
     w->set_first_task(input.first_task);
+    w->set_tasks(input.tasks);
   }
   out->mutable_input_bytes()->Add(stage.input_bytes.begin(), stage.input_bytes.end());
   out->set_fingerprint(stage.fingerprint);

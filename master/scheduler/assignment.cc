@@ -56,14 +56,6 @@ bool Scheduler::State::AssignOne(JobRun& job) {
       for (Executor* executor : free)
         if (executor->at.contains(sequence)) here.push_back(executor);
       if (here.empty()) continue;
-      if (!run->input_at_known) {
-        run->input_at.clear();
-        for (const dag::StageInput& input : stage.inputs)
-          if (input.pattern == dag::InputPattern::kAllToAll)
-            for (const TaskRun& t : Producer(job, *run, input)->tasks)
-              if (t.done) run->input_at[t.worker] += t.bytes;
-        run->input_at_known = true;
-      }
       Executor* best = nullptr;
       std::uint32_t best_task = 0;
       bool best_local = false;
@@ -75,14 +67,17 @@ bool Scheduler::State::AssignOne(JobRun& job) {
         if (troubled && trouble->second.not_before > now) continue;
         WorkerId holder;  // of the one-to-one input
         for (const dag::StageInput& input : stage.inputs)
-          if (input.pattern == dag::InputPattern::kOneToOne && task >= input.first_task)
+          if (input.pattern == dag::InputPattern::kOneToOne && input.ReadBy(task))
             if (StageRun* producer = Producer(job, *run, input); task - input.first_task < producer->tasks.size())
               holder = producer->tasks[task - input.first_task].worker;
+        auto near = InputBytes(job, *run, task);
         auto score = [&](const Executor& executor) {
           const Worker& worker = workers.at(executor.worker);
-          auto bytes = run->input_at.find(executor.worker);
-          return std::tuple(!troubled || executor.worker != trouble->second.avoid, executor.worker == holder,
-                            bytes == run->input_at.end() ? 0 : bytes->second, worker.slots - worker.busy);
+          std::uint64_t bytes = 0;
+          for (const auto* on : near)
+            if (auto there = on->find(executor.worker); there != on->end()) bytes += there->second;
+          return std::tuple(!troubled || executor.worker != trouble->second.avoid, executor.worker == holder, bytes,
+                            worker.slots - worker.busy);
         };
         Executor* choice = nullptr;
         for (Executor* executor : here) {
@@ -145,10 +140,25 @@ void Scheduler::State::Launch(JobRun& job, StageRun& run, std::uint32_t task, st
   Changed(job);
 }
 
+// Where the bytes of the task's all-to-all inputs lie.
+std::vector<const std::map<WorkerId, std::uint64_t>*> Scheduler::State::InputBytes(JobRun& job, StageRun& run, std::uint32_t task) {
+  std::vector<const std::map<WorkerId, std::uint64_t>*> near;
+  for (std::size_t i = 0; i < run.stage.inputs.size(); ++i) {
+    const dag::StageInput& input = run.stage.inputs[i];
+    if (input.pattern != dag::InputPattern::kAllToAll || !input.ReadBy(task)) continue;
+    auto [at, fresh] = run.input_at.try_emplace(i);
+    if (fresh)
+      for (const TaskRun& t : Producer(job, run, input)->tasks)
+        if (t.done) at->second[t.worker] += t.bytes;
+    near.push_back(&at->second);
+  }
+  return near;
+}
+
 std::vector<dag::TaskInput> Scheduler::State::Inputs(JobRun& job, const StageRun& run, std::uint32_t task) {
   std::vector<dag::TaskInput> inputs;
-  inputs.reserve(run.stage.inputs.size());
   for (const dag::StageInput& input : run.stage.inputs) {
+    if (!input.ReadBy(task)) continue;
     const StageRun& producer = *Producer(job, run, input);
     dag::TaskInput resolved{input.stage, input.pattern, input.first_task, {}, {}, {}};
     auto segment = [&](std::uint32_t index) {
@@ -161,7 +171,8 @@ std::vector<dag::TaskInput> Scheduler::State::Inputs(JobRun& job, const StageRun
         for (std::uint32_t index = 0; index < producer.tasks.size(); ++index) segment(index);
         break;
       case dag::InputPattern::kOneToOne:
-        if (task >= input.first_task && task - input.first_task < producer.tasks.size()) segment(task - input.first_task);
+        if (task - input.first_task >= producer.tasks.size()) continue;
+        segment(task - input.first_task);
         break;
       case dag::InputPattern::kGather:
         resolved.values = producer.values;

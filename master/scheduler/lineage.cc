@@ -12,6 +12,7 @@ StageRun* Scheduler::State::Producer(JobRun& job, const StageRun& run, const dag
 // Everything that the task reads exists now. (A commit also waits for the verdicts: see Replan.)
 bool Scheduler::State::InputsThere(JobRun& job, const StageRun& run, std::uint32_t task) {
   for (const dag::StageInput& input : run.stage.inputs) {
+    if (!input.ReadBy(task)) continue;
     StageRun* producer = Producer(job, run, input);
     if (producer == nullptr) return false;
     if (input.pattern == dag::InputPattern::kOneToOne) {
@@ -23,6 +24,15 @@ bool Scheduler::State::InputsThere(JobRun& job, const StageRun& run, std::uint32
   }
   return true;
 }
+
+namespace {
+// One past the last task of `run` that reads the input.
+std::uint32_t LastReader(const StageRun& run, const StageRun& producer, const dag::StageInput& input) {
+  std::uint64_t last = input.LastTask(run.stage.tasks);
+  if (input.pattern == dag::InputPattern::kOneToOne) last = std::min<std::uint64_t>(last, input.first_task + producer.tasks.size());
+  return static_cast<std::uint32_t>(last);
+}
+}  // namespace
 
 // The least set of tasks to run: from what each unpublished action's last stage lacks, up the lineage, stopping at what exists or runs.
 // A running task needs nothing more: if an input is gone before it has read it, it fails fast and this is asked again.
@@ -40,25 +50,29 @@ void Scheduler::State::Replan(JobRun& job) {
       std::vector<char>& needed = need[run->key];
       needed.resize(run->tasks.size(), 0);
       if (i + 1 == plan.stages.size()) std::fill(needed.begin(), needed.end(), 1);
-      bool asks_all = false;
       for (std::uint32_t task = 0; task < run->tasks.size(); ++task) {
         TaskRun& t = run->tasks[task];
         if (!needed[task] || t.done || t.attempt != 0) continue;
         // After a restart, an output that the journal knows is likely to lie on a worker that has not come back yet.
         if (job.grace_until > now && t.winner != 0 && run->segments() && !run->lost_cause.contains(task)) continue;
         t.wanted = true;
-        for (const dag::StageInput& input : stage.inputs) {
-          StageRun* producer = Producer(job, *run, input);
-          if (producer == nullptr) continue;
-          std::vector<char>& wanted = need[producer->key];
-          wanted.resize(producer->tasks.size(), 0);
+      }
+      // By inputs, not by tasks: a union of many datasets has many of both, and each task reads one.
+      for (const dag::StageInput& input : stage.inputs) {
+        StageRun* producer = Producer(job, *run, input);
+        if (producer == nullptr) continue;
+        std::vector<char>& asked = need[producer->key];
+        asked.resize(producer->tasks.size(), 0);
+        std::uint32_t last = LastReader(*run, *producer, input);
+        for (std::uint32_t task = input.first_task; task < last; ++task) {
+          if (!run->tasks[task].wanted) continue;
           if (input.pattern == dag::InputPattern::kOneToOne) {
-            if (task >= input.first_task && task - input.first_task < wanted.size()) wanted[task - input.first_task] = 1;
-          } else if (!asks_all) {
-            std::fill(wanted.begin(), wanted.end(), 1);
+            asked[task - input.first_task] = 1;
+          } else {
+            std::fill(asked.begin(), asked.end(), 1);  // one task asks for all of it
+            break;
           }
         }
-        asks_all = true;  // the first wanted task has asked for all of each all-to-all input
       }
     }
   }
@@ -81,19 +95,19 @@ void Scheduler::State::Replan(JobRun& job) {
           if (StageRun* files = Producer(job, run, input); files->stage.output == dag::StageOutput::kFiles) JournalWinners(job, *files);
       }
     }
-    bool all_there = false;
+    if (std::none_of(run.tasks.begin(), run.tasks.end(), [](const TaskRun& t) { return t.wanted; })) continue;
+    std::vector<char> there(run.tasks.size(), 1);
+    for (const dag::StageInput& input : run.stage.inputs) {
+      const StageRun* producer = Producer(job, run, input);
+      if (producer != nullptr && producer->complete()) continue;
+      std::uint32_t last = producer == nullptr ? input.LastTask(run.stage.tasks) : LastReader(run, *producer, input);
+      for (std::uint32_t task = input.first_task; task < last; ++task)
+        if (producer == nullptr || input.pattern != dag::InputPattern::kOneToOne || !producer->tasks[task - input.first_task].done)
+          there[task] = 0;
+    }
     for (std::uint32_t task = 0; task < run.tasks.size(); ++task)
-      if (run.tasks[task].wanted && (all_there || InputsThere(job, run, task))) {
-        run.ready.insert(run.ready.end(), task);
-        all_there |= std::all_of(run.stage.inputs.begin(), run.stage.inputs.end(),
-                                 [&](const dag::StageInput& input) { return Producer(job, run, input)->complete(); });
-      } else if (run.tasks[task].wanted && std::any_of(run.stage.inputs.begin(), run.stage.inputs.end(), [&](const dag::StageInput& input) {
-                   StageRun* producer = Producer(job, run, input);
-                   return producer == nullptr || (input.pattern != dag::InputPattern::kOneToOne && !producer->complete());
-                 })) {
-        break;  // no task of the stage can start yet
-      }
-    if (!run.ready.empty()) run.input_at_known = false;
+      if (run.tasks[task].wanted && there[task]) run.ready.insert(run.ready.end(), task);
+    run.input_at.clear();
   }
 }
 
@@ -105,7 +119,6 @@ void Scheduler::State::Lose(JobRun& job, StageRun& run, std::uint32_t task, cons
   t.segment = {};
   run.unreachable.erase(task);
   run.lost_cause[task] = cause;
-  run.input_at_known = false;
   job.dirty = true;
   Changed(job);
 }
@@ -150,7 +163,7 @@ void Scheduler::State::ContentChanged(JobRun& job, StageRun& changed, std::uint3
       for (const dag::StageInput& input : run.stage.inputs) {
         StageRun* producer = Producer(job, run, input);
         if (producer == nullptr || producer->key != from) continue;
-        std::uint32_t first = 0, last = static_cast<std::uint32_t>(run.tasks.size());
+        std::uint32_t first = input.first_task, last = input.LastTask(run.stage.tasks);
         if (input.pattern == dag::InputPattern::kOneToOne) {
           std::uint64_t reader = std::uint64_t(input.first_task) + from_task;
           if (reader >= run.tasks.size()) continue;
@@ -187,7 +200,6 @@ void Scheduler::State::ContentChanged(JobRun& job, StageRun& changed, std::uint3
       record.tasks.push_back(index);
     }
     if (record.tasks.empty()) continue;
-    run.input_at_known = false;
     Log(job,
         EventLine("segments_lost", now).Num("stage", key.stage.value).Num("count", record.tasks.size()).Str("cause", "content changed"));
     Journal(record, false);

@@ -122,8 +122,8 @@ struct StageRun {
   ExecutorId verified_by;    // who made the sampled output; the second run prefers another
   std::uint32_t verify_attempt = 0;
   TimeMs verify_since = 0;                     // when the action was complete but for verdicts
-  std::map<WorkerId, std::uint64_t> input_at;  // bytes of all-to-all inputs on each worker; filled when first needed
-  bool input_at_known = false;
+  // Bytes of an all-to-all input, by its index, on each worker; filled when first needed.
+  std::map<std::size_t, std::map<WorkerId, std::uint64_t>> input_at;
 
   bool complete() const { return done == tasks.size(); }
   bool segments() const { return stage.output == dag::StageOutput::kSegment; }
@@ -325,6 +325,7 @@ struct Scheduler::State {
   bool MayRun(const Executor& executor, bool even_avoided);
   bool Alone(JobRun& job, const Executor& executor) const;
   void Launch(JobRun& job, StageRun& run, std::uint32_t task, std::uint64_t sequence, Executor& executor, bool verify);
+  std::vector<const std::map<WorkerId, std::uint64_t>*> InputBytes(JobRun& job, StageRun& run, std::uint32_t task);
   std::vector<dag::TaskInput> Inputs(JobRun& job, const StageRun& run, std::uint32_t task);
   std::uint32_t NextAttempt(JobRun& job);
 

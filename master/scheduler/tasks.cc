@@ -125,6 +125,7 @@ void Scheduler::State::On(const TaskFinished& event) {
 // and the next one is the first again.
 void Scheduler::State::InputsAnswered(JobRun& job, const StageRun& run, const RunningTask& task) {
   for (const dag::StageInput& input : run.stage.inputs) {
+    if (!input.ReadBy(task.task)) continue;
     StageRun* producer = Producer(job, run, input);
     if (producer == nullptr || producer->unreachable.empty()) continue;
     std::erase_if(producer->unreachable, [&](const auto& entry) {

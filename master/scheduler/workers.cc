@@ -71,7 +71,6 @@ bool Scheduler::State::TryAdopt(JobRun& job, StageRun& run, std::uint32_t task, 
   t.bytes = at.ref.bytes;
   ++run.done;
   run.lost_cause.erase(task);
-  run.input_at_known = false;
   job.dirty = true;
   Changed(job);
   Log(job, EventLine("segment_adopted", now)

@@ -193,9 +193,15 @@ class Script {
           for (++i; i < words.size() && words[i] != ";" && words[i] != "retire" && words[i] != "output"; i += 2) {
             dag::StageInput input;
             input.stage = StageId{Number(words.at(i + 1))};
-            input.pattern = words[i] == "all"      ? dag::InputPattern::kAllToAll
-                            : words[i] == "gather" ? dag::InputPattern::kGather
-                                                   : dag::InputPattern::kOneToOne;
+            input.pattern = words[i].starts_with("all") ? dag::InputPattern::kAllToAll
+                            : words[i] == "gather"      ? dag::InputPattern::kGather
+                                                        : dag::InputPattern::kOneToOne;
+            // all+2*3: the three tasks from the third on
+            if (words[i].starts_with("all+")) {
+              std::size_t star = words[i].find('*');
+              input.first_task = static_cast<std::uint32_t>(std::stoul(words[i].substr(4, star - 4)));
+              input.tasks = static_cast<std::uint32_t>(std::stoul(words[i].substr(star + 1)));
+            }
             if (words[i].starts_with("one+")) input.first_task = static_cast<std::uint32_t>(std::stoul(words[i].substr(4)));
             stage.inputs.push_back(input);
           }

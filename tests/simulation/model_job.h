@@ -80,6 +80,7 @@ struct ModelJob {
   std::vector<TaskName> Reads(const dag::Stage& stage, std::uint32_t task) const {
     std::vector<TaskName> reads;
     for (const dag::StageInput& input : stage.inputs) {
+      if (!input.ReadBy(task)) continue;
       std::uint32_t count = stages.at(input.stage.value).tasks;
       if (input.pattern == dag::InputPattern::kOneToOne) {
         if (task >= input.first_task && task - input.first_task < count) reads.emplace_back(input.stage.value, task - input.first_task);
@@ -166,9 +167,16 @@ inline ModelJob ModelJob::Draw(Random& random, std::string key) {
       std::uint32_t tasks = 0;
       bool one_to_one = random.OneIn(3);
       for (std::uint64_t head : heads) {
-        if (one_to_one) {
-          inputs.push_back({StageId{head}, dag::InputPattern::kOneToOne, tasks});
-          tasks += job.stages.at(head).tasks;
+        // A union: of what is read one to one, and of shuffles. Drawn apart, so that the other draws of a seed stay what they were.
+        Random member(HashCombine(HashCombine(job.seed, next_stage), head));
+        if (one_to_one && member.OneIn(2)) {
+          auto readers = static_cast<std::uint32_t>(1 + member.Below(3));
+          inputs.push_back({StageId{head}, dag::InputPattern::kAllToAll, tasks, readers});
+          tasks += readers;
+        } else if (one_to_one) {
+          std::uint32_t readers = job.stages.at(head).tasks;
+          inputs.push_back({StageId{head}, dag::InputPattern::kOneToOne, tasks, member.OneIn(2) ? readers : 0});
+          tasks += readers;
         } else {
           inputs.push_back({StageId{head}, dag::InputPattern::kAllToAll, 0});
         }

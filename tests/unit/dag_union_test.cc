@@ -30,6 +30,25 @@ TEST(Union, UnionKeepsAllAndMixesKindsOfInput) {
   });
 }
 
+// 60 members of three kinds in one stage: each task is given the one that it reads, also where members are the same dataset.
+TEST(Union, EachTaskReadsItsOwnMember) {
+  LocalBackend backend(3);
+  Session job = backend.NewSession();
+  auto in = job.FromVector(std::vector<Pair>{{"a", 1}, {"b", 2}, {"c", 3}, {"d", 4}}, {.partitions = 2});
+  Dataset<Pair> cached = in.Cache(), shuffled = in.ReduceByKey(std::plus<>()), all = shuffled;
+  Dataset<Pair> other = in.Map([](const Pair& p) { return Pair(p.first, -p.second); }).ReduceByKey(std::plus<>(), {.partitions = 4});
+  for (int i = 0; i < 20; ++i) all = all.Union(cached).Union(i % 2 ? shuffled : other).Union(in);
+  EXPECT_EQ(all.Count(), 4u * 61);
+  EXPECT_EQ(all.Map([](const Pair& p) { return p.second; }).Sum(), 10 * (1 + 20 + 10 - 10 + 20));
+  const Stage& stage = backend.plans.back().stages.back();
+  ASSERT_EQ(stage.tasks, 3u + 20 * 2 + 10 * 3 + 10 * 4 + 20 * 2);
+  for (std::uint32_t task = 0; task < stage.tasks; ++task) {
+    std::size_t read = 0;
+    for (const StageInput& input : stage.inputs) read += input.ReadBy(task);
+    EXPECT_LE(read, 1u) << task;
+  }
+}
+
 struct Visit {
   std::string page;
   std::uint32_t day;

@@ -114,6 +114,7 @@ class LocalBackend final : public Backend {
   std::vector<TaskInput> InputsOf(const Stage& stage, std::uint32_t task, std::map<StageId, std::vector<std::string>>& values) {
     std::vector<TaskInput> inputs;
     for (const StageInput& wanted : stage.inputs) {
+      if (!wanted.ReadBy(task)) continue;
       TaskInput input{wanted.stage, wanted.pattern, wanted.first_task, {}, {}, {}};
       if (wanted.pattern == InputPattern::kGather) {
         input.values = values[wanted.stage];
