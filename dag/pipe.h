@@ -12,7 +12,6 @@
 #include <functional>
 #include <iterator>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -77,9 +76,6 @@ inline constexpr bool kIsEmit<Emit<U>> = true;
 template <class T>
 concept Pairlike = codec_internal::kIs<T, std::pair>;
 
-template <class Fn>
-inline constexpr bool kCopies = std::is_copy_constructible_v<Fn>;
-
 // The element type of what a FlatMap callable returns.
 template <class Range>
 struct ElementOf {
@@ -106,146 +102,114 @@ struct IdentityPipe {
   }
 };
 
-template <class Prev, class T, class Fn>
-struct MapPipe {
+// One more callable behind `prev`. What it does with an item is its Kind's: Kind::In is what the callable takes of an item, Kind::Step calls it
+// and hands on to `next`.
+template <class Prev, class Fn, class Kind>
+struct ChainedPipe {
   using Flow = typename Prev::Flow;
   Prev prev;
   Fn fn;
+
   template <class Next>
-  struct Step {
+  struct Bound {
     Fn fn;
     Next next;
-    Scratch<T> scratch;
+    Scratch<typename Kind::In> scratch;
     template <class X>
     void operator()(X&& item) {
-      next(std::invoke(fn, scratch.As(item)));
+      Kind::Step(fn, scratch, item, next);
     }
   };
   template <class Next>
   auto Bind(Next next) const {
-    return prev.Bind(Step<Next>{fn, std::move(next), {}});
+    return prev.Bind(Bound<Next>{fn, std::move(next), {}});
   }
 };
 
-template <class Prev, class T, class Fn>
-struct FilterPipe {
-  using Flow = typename Prev::Flow;
-  Prev prev;
-  Fn fn;
-  template <class Next>
-  struct Step {
-    Fn fn;
-    Next next;
-    Scratch<T> scratch;
-    template <class X>
-    void operator()(X&& item) {
-      const T& record = scratch.As(item);
-      if (std::invoke(fn, record)) next(record);
-    }
-  };
-  template <class Next>
-  auto Bind(Next next) const {
-    return prev.Bind(Step<Next>{fn, std::move(next), {}});
+namespace pipe_internal {
+
+template <class T>
+struct MapKind {
+  using In = T;
+  template <class Fn, class X, class Next>
+  static void Step(Fn& fn, Scratch<T>& scratch, const X& item, Next& next) {
+    next(std::invoke(fn, scratch.As(item)));
+  }
+};
+
+template <class T>
+struct FilterKind {
+  using In = T;
+  template <class Fn, class X, class Next>
+  static void Step(Fn& fn, Scratch<T>& scratch, const X& item, Next& next) {
+    const T& record = scratch.As(item);
+    if (std::invoke(fn, record)) next(record);
   }
 };
 
 // The callable returns a range; each element becomes an item. Lazy ranges (Words) never materialise.
-template <class Prev, class T, class Fn>
-struct FlatMapPipe {
-  using Flow = typename Prev::Flow;
-  Prev prev;
-  Fn fn;
-  template <class Next>
-  struct Step {
-    Fn fn;
-    Next next;
-    Scratch<T> scratch;
-    template <class X>
-    void operator()(X&& item) {
-      auto&& range = std::invoke(fn, scratch.As(item));
-      if constexpr (codec_internal::kIs<std::remove_cvref_t<decltype(range)>, std::optional>) {
-        if (range) next(*range);
-      } else {
-        for (auto&& element : range) next(element);
-      }
+template <class T>
+struct FlatMapKind {
+  using In = T;
+  template <class Fn, class X, class Next>
+  static void Step(Fn& fn, Scratch<T>& scratch, const X& item, Next& next) {
+    auto&& range = std::invoke(fn, scratch.As(item));
+    if constexpr (codec_internal::kIs<std::remove_cvref_t<decltype(range)>, std::optional>) {
+      if (range) next(*range);
+    } else {
+      for (auto&& element : range) next(element);
     }
-  };
-  template <class Next>
-  auto Bind(Next next) const {
-    return prev.Bind(Step<Next>{fn, std::move(next), {}});
   }
 };
 
 // The callable emits.
-template <class Prev, class T, class U, class Fn>
-struct EmitPipe {
-  using Flow = typename Prev::Flow;
-  Prev prev;
-  Fn fn;
-  template <class Next>
-  struct Step {
-    Fn fn;
-    Next next;
-    Scratch<T> scratch;
-    template <class X>
-    void operator()(X&& item) {
-      fn(scratch.As(item), Emit<U>::To(&next));
-    }
-  };
-  template <class Next>
-  auto Bind(Next next) const {
-    return prev.Bind(Step<Next>{fn, std::move(next), {}});
+template <class T, class U>
+struct EmitKind {
+  using In = T;
+  template <class Fn, class X, class Next>
+  static void Step(Fn& fn, Scratch<T>& scratch, const X& item, Next& next) {
+    fn(scratch.As(item), Emit<U>::To(&next));
   }
 };
 
 // (key, item): the item stays a reference, since most readers copy what they keep themselves.
-template <class Prev, class T, class Fn>
-struct KeyByPipe {
-  using Flow = typename Prev::Flow;
-  Prev prev;
-  Fn fn;
-  template <class Next>
-  struct Step {
-    Fn fn;
-    Next next;
-    Scratch<T> scratch;
-    template <class X>
-    void operator()(X&& item) {
-      using Key = std::remove_cvref_t<std::invoke_result_t<Fn&, const T&>>;
-      const T& record = scratch.As(item);
-      next(std::pair<Key, const T&>(std::invoke(fn, record), record));
-    }
-  };
-  template <class Next>
-  auto Bind(Next next) const {
-    return prev.Bind(Step<Next>{fn, std::move(next), {}});
+template <class T>
+struct KeyByKind {
+  using In = T;
+  template <class Fn, class X, class Next>
+  static void Step(Fn& fn, Scratch<T>& scratch, const X& item, Next& next) {
+    using Key = std::remove_cvref_t<std::invoke_result_t<Fn&, const T&>>;
+    const T& record = scratch.As(item);
+    next(std::pair<Key, const T&>(std::invoke(fn, record), record));
   }
 };
 
 // T is a pair; the callable sees its second.
-template <class Prev, class T, class Fn>
-struct MapValuesPipe {
-  using Flow = typename Prev::Flow;
-  using V = typename T::second_type;
-  Prev prev;
-  Fn fn;
-  template <class Next>
-  struct Step {
-    Fn fn;
-    Next next;
-    Scratch<V> scratch;
-    template <class X>
-    void operator()(X&& item) {
-      using W = std::remove_cvref_t<std::invoke_result_t<Fn&, const V&>>;
-      const auto& [key, value] = item;
-      next(std::pair<const std::remove_cvref_t<decltype(key)>&, W>(key, std::invoke(fn, scratch.As(value))));
-    }
-  };
-  template <class Next>
-  auto Bind(Next next) const {
-    return prev.Bind(Step<Next>{fn, std::move(next), {}});
+template <class T>
+struct MapValuesKind {
+  using In = typename T::second_type;
+  template <class Fn, class X, class Next>
+  static void Step(Fn& fn, Scratch<In>& scratch, const X& item, Next& next) {
+    using W = std::remove_cvref_t<std::invoke_result_t<Fn&, const In&>>;
+    const auto& [key, value] = item;
+    next(std::pair<const std::remove_cvref_t<decltype(key)>&, W>(key, std::invoke(fn, scratch.As(value))));
   }
 };
+
+}  // namespace pipe_internal
+
+template <class Prev, class T, class Fn>
+using MapPipe = ChainedPipe<Prev, Fn, pipe_internal::MapKind<T>>;
+template <class Prev, class T, class Fn>
+using FilterPipe = ChainedPipe<Prev, Fn, pipe_internal::FilterKind<T>>;
+template <class Prev, class T, class Fn>
+using FlatMapPipe = ChainedPipe<Prev, Fn, pipe_internal::FlatMapKind<T>>;
+template <class Prev, class T, class U, class Fn>
+using EmitPipe = ChainedPipe<Prev, Fn, pipe_internal::EmitKind<T, U>>;
+template <class Prev, class T, class Fn>
+using KeyByPipe = ChainedPipe<Prev, Fn, pipe_internal::KeyByKind<T>>;
+template <class Prev, class T, class Fn>
+using MapValuesPipe = ChainedPipe<Prev, Fn, pipe_internal::MapValuesKind<T>>;
 
 namespace pipe_internal {
 template <class Sink>
