@@ -1,10 +1,10 @@
 // Which types hold addresses: pointers, references and views of other memory. Their bytes mean nothing in another process, so a record must
 // not be one, and a function that tasks run must not carry one.
 //
-// What can be seen at compile time: a pointer, reference, std::reference_wrapper, basic_string_view, span or initializer_list; a pair, tuple,
-// array, optional, vector, map or set of such; what std::bind bound; and an aggregate (a struct without constructors and private members) one
-// of whose first 64 members or array elements, or bases, is such. What cannot be seen: captures of a lambda, private members, members that
-// are `const T&`, what std::function or a smart pointer hides.
+// What can be seen at compile time: a pointer, reference, std::reference_wrapper, basic_string_view, span or initializer_list; a pair,
+// tuple, array, optional, vector, map or set of such; what std::bind bound; and an aggregate (a struct without constructors and private
+// members) one of whose first 64 members or array elements, or bases, is such. What cannot be seen: captures of a lambda, private members,
+// members that are `const T&`, what std::function or a smart pointer hides.
 //
 // Thread rule: nothing here runs.
 #pragma once

@@ -6,9 +6,9 @@
 // Calls only record a plan; an *action* (Collect, Count, WriteText...) runs it and blocks until its result is there. A failed action ends
 // the program with the job's error.
 //
-// Lambdas are captured by value and copied for each attempt of a task. A lambda gets `const T&`, or std::string_view where T is that
-// (lines, words): a view is valid during the call only; whatever is kept by a shuffle, cache or action is copied and owned (Owned<T>:
-// string).
+// Lambdas are captured by value and copied for each attempt of a task; docs/api.md says which pointers in them are refused, and when. A
+// lambda gets `const T&`, or std::string_view where T is that (lines, words): a view is valid during the call only; whatever is kept by a
+// shuffle, cache or action is copied and owned (Owned<T>: string).
 //
 // What shuffles, caches, unions and Collect see must be of a type that Ropewalk can encode (dag/codec.h); between chained lambdas any
 // copyable type will do. So operators that store say `auto`: their types are looked at when they are called, not when a dataset is named.
@@ -31,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "dag/addresses.h"
 #include "dag/codec.h"
 #include "dag/format.h"
 #include "dag/pipe.h"
@@ -422,6 +423,11 @@ class Dataset {
         std::is_copy_constructible_v<Fn>,
         "Ropewalk copies this function for each attempt of a task: capture values that can be copied (a shared_ptr, not a unique_ptr)");
     static_assert(!std::is_reference_v<Fn>, "pass the function by value");
+    static_assert(
+        !HoldsAddress<Fn>() || std::is_function_v<std::remove_pointer_t<Fn>>,
+        "this function carries an address into tasks (a pointer, a reference, std::ref, std::string_view or std::span): in another "
+        "process it means nothing, and each task copies the function but not what it points at; carry the value itself, a "
+        "std::string, or job.Broadcast(value)");
   }
   template <class U>
   static constexpr void CheckRecord() {

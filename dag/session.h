@@ -66,8 +66,8 @@ class Session {
   // them. Views are valid while a lambda sees them. The listing is made once, by the driver; missing input ends the job.
   Dataset<std::string_view> ReadLines(InputPaths paths, Site site = Site::Here());
 
-  // Records of sizeof(T) bytes each, one after another with nothing between them; a file's size (that of .gz and .zst: when decompressed) is
-  // a multiple of it. T is trivially copyable: `job.ReadRecords<std::array<char, 100>>("/data")`. Dataset::WriteRecords is the reverse.
+  // Records of sizeof(T) bytes each, one after another with nothing between them; a file's size (that of .gz and .zst: decompressed) is a
+  // multiple of it. T is trivially copyable: `job.ReadRecords<std::array<char, 100>>("/data")`. Dataset::WriteRecords is the reverse.
   template <class T>
   Dataset<T> ReadRecords(InputPaths paths, Site site = Site::Here()) {
     auto files = ListFiles(paths, sizeof(T));

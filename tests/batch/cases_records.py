@@ -1,4 +1,4 @@
-"""Records of one size that hold any bytes (TeraSort's binary form): sizes, keys, equal keys, compressed files, and what is wrong with them."""
+"""Records of one size that hold any bytes (TeraSort's binary form): sizes, keys, equal keys, compressed files, and what is wrong."""
 
 import random
 import shutil
@@ -69,15 +69,13 @@ def compressed(rnd):
     plain, some = Records(100, 0, 10), rnd.randbytes(100 * 900)
     yield records_case("gzip", plain, (".gz", some, member(some)))
     yield records_case("gzip_large", plain, (".gz", some * 30, member(some * 30)))
-    yield records_case("gzip_members_cut_in_a_record", plain, (".gz", some[:1000], member(some[:150]) + member(some[150:199]) + member(some[199:1000])))
+    pieces = member(some[:150]) + member(some[150:199]) + member(some[199:1000])
+    yield records_case("gzip_members_cut_in_a_record", plain, (".gz", some[:1000], pieces))
     yield records_case("gzip_of_nothing", plain, (".gz", b"", member(b"")))
     yield records_case("gzip_among_plain_files", plain, some[:500], (".gz", some[500:900], member(some[500:900])), some[900:1100])
-    yield records_case(
-        "gzip_incomplete", plain, (".gz", None, member(some[:1234])), refusal=Refusal(names=("f000.gz", "at byte 1200", "no multiple of 100"))
-    )
-    yield records_case(
-        "gzip_shorter_than_a_record", plain, (".gz", None, member(b"x")), refusal=Refusal(names=("f000.gz", "at byte 0", "no multiple of 100"))
-    )
+    for size, offset in ((1234, 1200), (1, 0)):
+        said = ("f000.gz", f"at byte {offset} (decompressed)", "no multiple of 100")
+        yield records_case(f"gzip_incomplete_{size}", plain, (".gz", None, member(some[:size])), refusal=Refusal(names=said))
     yield records_case("gzip_cut", plain, (".gz", None, member(some)[:-20]), refusal=Refusal(names=("f000.gz",), offset=True))
     if not shutil.which("zstd"):
         yield records_case("zstd", plain, needs=("zstd",))
@@ -91,12 +89,10 @@ def compressed(rnd):
 def wrong(rnd):
     plain = Records(100, 0, 10)
     for size, offset in ((1, 0), (99, 0), (101, 100), (12_345, 12_300), (9_000_050, 9_000_000)):
-        yield records_case(
-            f"incomplete_{size}", plain, rnd.randbytes(size), refusal=Refusal(names=("f000.bin", f"at byte {offset}", f"its {size} bytes"), offset=True)
-        )
-    yield records_case(
-        "incomplete_among_others", plain, rnd.randbytes(200), rnd.randbytes(250), rnd.randbytes(300), refusal=Refusal(names=("f001.bin", "at byte 200"))
-    )
+        said = ("f000.bin", f"at byte {offset}", f"its {size} bytes")
+        yield records_case(f"incomplete_{size}", plain, rnd.randbytes(size), refusal=Refusal(names=said, offset=True))
+    files = (rnd.randbytes(200), rnd.randbytes(250), rnd.randbytes(300))
+    yield records_case("incomplete_among_others", plain, *files, refusal=Refusal(names=("f001.bin", "at byte 200")))
 
     def typed(name, *flags, names=()):
         return Case(

@@ -1,6 +1,9 @@
-// Not a test by itself: dag_misuse_test.cc compiles it. Each misuse must be refused with the words behind "expect:"; without MISUSE it must
-// compile.
+// Not a test by itself: dag_misuse_test.cc compiles it. The lines below each "expect:", down to the next one, must be refused with its
+// words; without MISUSE it must compile.
+#include <algorithm>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,12 +20,36 @@ struct Opaque {
   virtual ~Opaque() = default;
 };
 
+struct Longer {
+  int n = 0;
+  std::string text{};
+  int table[3] = {};
+  int operator()(std::string_view line) const { return int(line.size()) + n + table[0]; }
+};
+template <class... F>
+struct Both : F... {
+  using F::operator()...;
+};
+template <class... F>
+Both(F...) -> Both<F...>;
+int Length(std::string_view line) { return int(line.size()); }
+std::size_t Least(std::string_view line, std::size_t n) { return std::min(n, line.size()); }
+
 void Fine(Session& job) {
   auto lines = job.ReadLines("in");
   // Between two lambdas any copyable type will do.
   lines.Map([](std::string_view line) { return Opaque(int(line.size())); }).Map([](const Opaque&) { return 1; }).Sum();
   lines.FlatMap(Words).CountByKey().WriteText("out");
   lines.Map([](std::string_view line) { return std::pair(line, 1); }).ReduceByKey(std::plus<>()).Count();
+  // Functions of every kind that carry values.
+  lines.Map(Longer{3, "x", {1, 2}}).Sum();
+  lines.Map(&Length).Sum();
+  lines.Map(&std::string_view::size).Sum();
+  lines.Map(std::bind(Least, std::placeholders::_1, 3)).Sum();
+  lines.Filter(Both{Longer{1}, [](std::string_view, int) { return 2; }}).Count();
+  auto shared = std::make_shared<int>(3);
+  auto broadcast = job.Broadcast(std::string("x"));
+  lines.Map([shared, broadcast](std::string_view line) { return *shared + int(line.size() + broadcast->size()); }).Sum();
 }
 
 #ifdef MISUSE
@@ -31,6 +58,116 @@ void UncopyableCapture(Session& job) {
   auto owned = std::make_unique<int>(1);
   job.ReadLines("in").Map([owned = std::move(owned)](std::string_view line) { return line.size() + *owned; });
 }
+struct Counter {
+  int* counter;
+  int operator()(std::string_view) const { return ++*counter; }
+};
+// expect: this function carries an address into tasks
+void PointerInAFunctionObject(Session& job) {
+  int n = 0;
+  job.ReadLines("in").Map(Counter{&n});
+}
+struct CounterByReference {
+  std::string name;
+  int& counter;
+  int operator()(std::string_view) const { return ++counter; }
+};
+// expect: this function carries an address into tasks
+void ReferenceInAFunctionObject(Session& job) {
+  int n = 0;
+  job.ReadLines("in").Map(CounterByReference{"n", n});
+}
+struct Prefix {
+  std::string_view prefix;
+  bool operator()(std::string_view line) const { return line.starts_with(prefix); }
+};
+// expect: this function carries an address into tasks
+void ViewInAFunctionObject(Session& job, const std::string& prefix) { job.ReadLines("in").Filter(Prefix{prefix}); }
+struct Nested {
+  int n;
+  std::pair<int, Prefix> prefix;
+  std::string operator()(std::string_view line) const { return std::string(line); }
+};
+// expect: this function carries an address into tasks
+void ViewDeepInAFunctionObject(Session& job) { job.ReadLines("in").KeyBy(Nested{1, {2, {"x"}}}); }
+struct Weights {
+  std::span<const int> weights;
+  int operator()(int n) const { return weights[n]; }
+};
+// expect: this function carries an address into tasks
+void SpanInAFunctionObject(Session& job, const std::vector<int>& weights) {
+  job.ReadLines("in").Map([](std::string_view line) { return std::pair(int(line.size()), 1); }).MapValues(Weights{weights});
+}
+// expect: this function carries an address into tasks
+void ReferenceToAFunction(Session& job) {
+  auto fn = [n = 3](std::string_view line) { return line.size() + n; };
+  job.ReadLines("in").Map(std::ref(fn));
+}
+// expect: this function carries an address into tasks
+void BoundPointer(Session& job) {
+  std::size_t n = 3;
+  job.ReadLines("in").Map(
+      std::bind([](std::string_view line, std::size_t* least) { return line.size() + *least; }, std::placeholders::_1, &n));
+}
+// expect: this function carries an address into tasks
+void BoundReference(Session& job) {
+  std::size_t n = 3;
+  job.ReadLines("in").Map(std::bind(Least, std::placeholders::_1, std::ref(n)));
+}
+struct Callback {
+  int (*length)(std::string_view);
+  std::vector<int> operator()(std::string_view line) const { return {length(line)}; }
+};
+// expect: this function carries an address into tasks
+void FunctionPointerInAFunctionObject(Session& job) { job.ReadLines("in").FlatMap(Callback{&Length}); }
+struct SumInto {
+  long* total;
+  int operator()(int a, int b) const { return int(*total += a + b); }
+};
+// expect: this function carries an address into tasks
+void PointerInACombiner(Session& job) {
+  long total = 0;
+  job.FromVector(std::vector<std::pair<int, int>>()).ReduceByKey(SumInto{&total});
+}
+struct ReduceInto {
+  long* total;
+  int operator()(int a, int b) const { return int(*total += a + b); }
+};
+// expect: this function carries an address into tasks
+void PointerInReduce(Session& job) {
+  long total = 0;
+  job.FromVector(std::vector<int>()).Reduce(ReduceInto{&total});
+}
+struct CombineTotal {
+  long* total;
+  int operator()(int a, int b) const { return int(*total += a + b); }
+};
+// expect: this function carries an address into tasks
+void PointerInAGroupCombiner(Session& job) {
+  long total = 0;
+  job.FromVector(std::vector<std::pair<int, int>>()).CombineGroups(CombineTotal{&total}, [](const int& key, Values<int>&) { return key; });
+}
+struct GroupInto {
+  long* total;
+  int operator()(const int& key, Values<int>&) const { return int(*total += key); }
+};
+// expect: this function carries an address into tasks
+void PointerInAGroupFunction(Session& job) {
+  long total = 0;
+  job.FromVector(std::vector<std::pair<int, int>>()).ReduceGroups(GroupInto{&total});
+}
+struct Order {
+  const int* order;
+  int operator()(int n) const { return order[n]; }
+};
+// expect: this function carries an address into tasks
+void PointerInASortKey(Session& job, const int* order) { job.FromVector(std::vector<int>()).SortBy(Order{order}); }
+struct Rank {
+  const int* rank;
+  int operator()(int n) const { return rank[n]; }
+};
+// expect: this function carries an address into tasks
+void PointerInATopKey(Session& job, const int* rank) { job.FromVector(std::vector<int>()).Top(3, Rank{rank}); }
 // expect: Map: the function must take one record of the dataset
 void WrongParameter(Session& job) {
   job.ReadLines("in").Map([](int n) { return n; });
