@@ -37,6 +37,7 @@
 #include "dag/pipe.h"
 #include "dag/plan/accumulators.h"
 #include "dag/plan/actions.h"
+#include "dag/plan/dataset_base.h"
 #include "dag/plan/fingerprint.h"
 #include "dag/plan/groups.h"
 #include "dag/plan/node.h"
@@ -57,27 +58,17 @@ struct WriteOptions {
   bool overwrite = false;  // replace a folder that exists, at once, when everything is written
 };
 
-// The callables that a pipe holds, for stage names and fingerprints.
-struct PipeNotes {
-  std::string operators;  // " > FlatMap > Filter"
-  std::uint64_t fingerprint = 0;
-  PipeNotes With(const char* op, Site site, std::uint64_t hash) const {
-    return {operators + " > " + op,
-            HashCombine(HashCombine(fingerprint, Checksum64(site.ToString())), HashCombine(Checksum64(std::string_view(op)), hash))};
-  }
-};
-
 template <class T>
 class CollectHandle;
 
 template <class T, class Pipe = IdentityPipe<View<T>>>
-class Dataset {
+class Dataset : public DatasetBase {
  public:
   using value_type = T;
 
   // For Session and the operators below.
   Dataset(PlanNodePtr node, StreamPtr<typename Pipe::Flow> stream, Pipe pipe = {}, PipeNotes notes = {})
-      : node_(std::move(node)), stream_(std::move(stream)), pipe_(std::move(pipe)), notes_(std::move(notes)) {}
+      : DatasetBase(std::move(node), std::move(notes)), stream_(std::move(stream)), pipe_(std::move(pipe)) {}
 
   // Forgets the pipe (and whether strings are views): Dataset<T> is then a type that can be named and assigned.
   template <class U, class OtherPipe>
@@ -192,7 +183,7 @@ class Dataset {
   // Each different record once.
   auto Distinct(PartitionOptions options = {}, Site site = Site::Here()) const {
     CheckStored<Owned<T>>();
-    PlanNodePtr node = NewNode("Distinct", site, Partitions(options), TypeHash<Owned<T>>());
+    PlanNodePtr node = NewNode("Distinct", site, Partitions(options.partitions), TypeHash<Owned<T>>());
     AddMapSide<AddRecord, AggregateWriter<Owned<T>, Nothing, KeepFirst>>(
         *node, 0, node->partitions(), [](const TaskContext& context, SegmentWriter* out, std::uint32_t parts) {
           return std::make_unique<AggregateWriter<Owned<T>, Nothing, KeepFirst>>(ShuffleOptionsOf(context, parts), out);
@@ -232,7 +223,7 @@ class Dataset {
     CheckStored<K>();
     CheckStored<V>();
     static_assert(kCombines<Combine, V>, "the combiner must be V(V, V), or void(V& accumulated, const V& value), for the values' type V");
-    PlanNodePtr node = NewNode("CombineGroups", site, Partitions(options),
+    PlanNodePtr node = NewNode("CombineGroups", site, Partitions(options.partitions),
                                HashCombine(TypeHash<K, V>(), HashCombine(CallableHash(combine), CallableHash(fn))));
     AddAggregateSide<K, V, AddPair>(*node, std::move(combine));
     return GroupsOf<K, V>(node, std::move(fn));
@@ -289,10 +280,7 @@ class Dataset {
     static_assert(std::is_same_v<Owned<T>, Owned<U>>, "Union: both datasets must hold the same type");
     CheckStored<Owned<T>>();
     Dataset<Owned<T>> a = Erase(site), b = other.Erase(site);
-    PlanNodePtr node = std::make_shared<PlanNode>(
-        node_->context(),
-        PlanNode::Options{
-            .op = "Union", .site = site, .partitions = a.node()->partitions() + b.node()->partitions(), .parents = {a.node(), b.node()}});
+    PlanNodePtr node = NewUnionNode(a.node(), b.node(), site);
     using Members = std::vector<typename UnionStream<View<T>>::Member>;
     return Dataset<Owned<T>>(node, std::make_shared<UnionStream<View<T>>>(Members{{a.stream(), 0}, {b.stream(), a.node()->partitions()}}));
   }
@@ -300,7 +288,7 @@ class Dataset {
   // Keeps the records once they are computed, until no dataset needs them; later actions read them instead of computing them again.
   auto Cache(Site site = Site::Here()) const {
     CheckStored<Owned<T>>();
-    PlanNodePtr node = NewNode("Cache", site, node_->partitions(), TypeHash<Owned<T>>());
+    PlanNodePtr node = NewNode("Cache", site, this->node()->partitions(), TypeHash<Owned<T>>());
     AddMapSide<AddRecord, CacheWriter<Owned<T>>>(
         *node, 0, 1, [](const TaskContext&, SegmentWriter* out, std::uint32_t) { return std::make_unique<CacheWriter<Owned<T>>>(out); },
         InputPattern::kOneToOne);
@@ -394,21 +382,14 @@ class Dataset {
   }
 
   // ---- for operators ---------------------------------------------------------------------------------------------------------------
-  const PlanNodePtr& node() const { return node_; }
   const StreamPtr<typename Pipe::Flow>& stream() const { return stream_; }
   const Pipe& pipe() const { return pipe_; }
-  const PipeNotes& notes() const { return notes_; }
   auto Erase(Site site) const {
     CheckStored<Owned<T>>();
     if constexpr (std::is_same_v<Pipe, IdentityPipe<View<T>>>) {
-      return Dataset<Owned<T>>(node_, stream_);
+      return Dataset<Owned<T>>(node(), stream_);
     } else {
-      PlanNodePtr node = std::make_shared<PlanNode>(node_->context(), PlanNode::Options{.op = "Pipe",
-                                                                                        .site = site,
-                                                                                        .partitions = node_->partitions(),
-                                                                                        .fingerprint = notes_.fingerprint,
-                                                                                        .label = node_->label() + notes_.operators,
-                                                                                        .parents = {node_}});
+      PlanNodePtr node = NewPipeNode(site);
       return Dataset<Owned<T>>(node, std::make_shared<PipeStream<T, Pipe>>(stream_, pipe_));
     }
   }
@@ -450,34 +431,16 @@ class Dataset {
 
   template <class U, class NewPipe>
   Dataset<U, NewPipe> Piped(NewPipe pipe, const char* op, Site site, std::uint64_t hash) const {
-    node_->context()->RequireMainThread("build a dataset");
-    return Dataset<U, NewPipe>(node_, stream_, std::move(pipe), notes_.With(op, site, HashCombine(TypeHash<U>(), hash)));
+    return Dataset<U, NewPipe>(node(), stream_, std::move(pipe), Noted(op, site, HashCombine(TypeHash<U>(), hash)));
   }
-  std::uint32_t Partitions(const PartitionOptions& options) const {
-    return options.partitions != 0 ? options.partitions : DefaultPartitions(node_->context()->settings());
-  }
-  PlanNodePtr NewNode(const char* op, Site site, std::uint32_t partitions, std::uint64_t fingerprint) const {
-    return std::make_shared<PlanNode>(node_->context(),
-                                      PlanNode::Options{.op = op, .site = site, .partitions = partitions, .fingerprint = fingerprint});
-  }
-  StageSpec SpecOf(std::uint32_t side) const {
-    StageSpec spec;
-    spec.side = side;
-    spec.from = node_;
-    spec.operators = notes_.operators;
-    spec.fingerprint = notes_.fingerprint;
-    return spec;
-  }
-
   template <class Adder, class Writer, class Make>
   void AddMapSide(PlanNode& node, std::uint32_t side, std::uint32_t parts, Make make,
                   InputPattern read_as = InputPattern::kAllToAll) const {
-    StageSpec spec = SpecOf(side);
-    spec.read_as = read_as;
-    spec.program = MapSideProgram<Adder>(
-        stream_, pipe_, parts,
-        [make, parts](const TaskContext& context, SegmentWriter* out) -> std::unique_ptr<Writer> { return make(context, out, parts); });
-    node.AddStage(std::move(spec));
+    AddStage(node, side, read_as,
+             MapSideProgram<Adder>(stream_, pipe_, parts,
+                                   [make, parts](const TaskContext& context, SegmentWriter* out) -> std::unique_ptr<Writer> {
+                                     return make(context, out, parts);
+                                   }));
   }
 
   // A map side that combines, and one that does not.
@@ -499,7 +462,7 @@ class Dataset {
   }
   template <class K, class V>
   PlanNodePtr ShuffleNode(const char* op, PartitionOptions options, Site site, std::uint64_t fingerprint) const {
-    PlanNodePtr node = NewNode(op, site, Partitions(options), HashCombine(TypeHash<K, V>(), fingerprint));
+    PlanNodePtr node = NewNode(op, site, Partitions(options.partitions), HashCombine(TypeHash<K, V>(), fingerprint));
     AddShuffleSide<K, V>(*node, 0);
     return node;
   }
@@ -518,7 +481,7 @@ class Dataset {
   template <class K, class R, class P, class Order, class Adder, bool kByKey>
   Dataset<R> SortInto(const char* op, const SortByOptions& options, Site site) const {
     using Writer = SortWriter<K, P, Order>;
-    PlanNodePtr node = NewNode(op, site, Partitions({options.partitions}), HashCombine(TypeHash<K, R>(), options.descending));
+    PlanNodePtr node = NewNode(op, site, Partitions(options.partitions), HashCombine(TypeHash<K, R>(), options.descending));
     AddMapSide<Adder, Writer>(*node, 0, kSortParts, [](const TaskContext& context, SegmentWriter* out, std::uint32_t) {
       return std::make_unique<Writer>(SortOptions{.memory_bytes_max = context.settings->operator_bytes / kSortRunsOfMemory}, out);
     });
@@ -527,7 +490,7 @@ class Dataset {
 
   template <class K, class V, class Adder, class Combine>
   Dataset<std::pair<K, V>> Aggregate(const char* op, Combine combine, PartitionOptions options, Site site) const {
-    PlanNodePtr node = NewNode(op, site, Partitions(options), HashCombine(TypeHash<K, V>(), CallableHash(combine)));
+    PlanNodePtr node = NewNode(op, site, Partitions(options.partitions), HashCombine(TypeHash<K, V>(), CallableHash(combine)));
     AddAggregateSide<K, V, Adder>(*node, combine);
     return {node, std::make_shared<AggregateStream<K, V, Combine>>(node->stage_id(), combine)};
   }
@@ -539,42 +502,30 @@ class Dataset {
     std::vector<R> parts;
     for (const std::string& value : running.Wait()) {
       Result<R> part = decode(value);
-      if (!part.ok()) node_->context()->Fail(part.status());
+      if (!part.ok()) context()->Fail(part.status());
       parts.push_back(*std::move(part));
     }
     return parts;
   }
   template <class Make>
   RunningAction StartResult(const char* op, Site site, std::uint64_t fingerprint, Make make) const {
-    PlanNodePtr action = NewActionNode(node_->context(), op, site, fingerprint);
-    StageSpec spec = SpecOf(0);
-    spec.output = StageOutput::kResult;
-    spec.program = ResultProgram(stream_, pipe_, std::move(make));
-    action->AddStage(std::move(spec));
-    return RunningAction(action);
+    return DatasetBase::StartResult(op, site, fingerprint, ResultProgram(stream_, pipe_, std::move(make)));
   }
   template <class Sink>
   void Write(const char* op, const std::string& folder, const WriteOptions& options, Site site) const {
-    PlanNodePtr action = NewActionNode(node_->context(), op, site, HashCombine(Checksum64(folder), options.overwrite));
-    storage::OutputSpec spec = CheckedOutput(*action, folder, options.overwrite);
-    StageSpec write = SpecOf(0);
-    write.program = PartProgram<Sink>(stream_, pipe_, spec);
-    AddOutputStages(*action, std::move(write), spec);
-    RunningAction running(action, [spec] { storage::DiscardOutput(spec); });
-    running.Wait();
+    WriteParts(op, folder, options.overwrite, site,
+               [&](const storage::OutputSpec& spec) { return PartProgram<Sink>(stream_, pipe_, spec); });
   }
   CollectHandle<Owned<T>> StartCollect(const char* op, Site site) const {
     CheckStored<Owned<T>>();
     std::string name = op;
-    return CollectHandle<Owned<T>>(node_->context(), name, StartResult(op, site, TypeHash<T>(), [name](const TaskContext& context) {
+    return CollectHandle<Owned<T>>(context(), name, StartResult(op, site, TypeHash<T>(), [name](const TaskContext& context) {
                                      return CollectAccumulator<Owned<T>>(context, name, SIZE_MAX);
                                    }));
   }
 
-  PlanNodePtr node_;
   StreamPtr<typename Pipe::Flow> stream_;
   Pipe pipe_;
-  PipeNotes notes_;
 };
 
 // The result of CollectAsync. Get() blocks, once. One that is dropped waits in its destructor: every replica sees the same order.

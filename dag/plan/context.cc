@@ -1,5 +1,7 @@
 #include "dag/plan/context.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -8,7 +10,9 @@
 namespace ropewalk::dag {
 
 PlanContext::PlanContext(Backend* backend, FailHook fail)
-    : backend_(backend), fail_(std::move(fail)), main_thread_(std::this_thread::get_id()) {}
+    : backend_(backend), fail_(std::move(fail)), main_thread_(static_cast<std::uint64_t>(pthread_self())) {}
+
+bool PlanContext::OnMainThread() const { return static_cast<std::uint64_t>(pthread_self()) == main_thread_; }
 
 std::uint64_t PlanContext::NextNodeId() {
   RequireMainThread("build a dataset");

@@ -9,7 +9,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/ids.h"
@@ -48,7 +47,7 @@ class PlanContext {
   void CountNode(int change) { live_nodes_ += change; }
 
   [[noreturn]] void Fail(const Status& status) const;
-  bool OnMainThread() const { return std::this_thread::get_id() == main_thread_; }
+  bool OnMainThread() const;
   // Fails when the caller is not main's thread, or the job has ended.
   void RequireMainThread(const char* doing) const;
   void Close() { closed_ = true; }
@@ -56,7 +55,7 @@ class PlanContext {
  private:
   Backend* backend_;
   FailHook fail_;
-  std::thread::id main_thread_;
+  std::uint64_t main_thread_;  // as pthread_self() gives it: <thread> is a long header
   std::uint64_t last_node_ = 0, last_sequence_ = 0, last_once_ = 0;
   std::int64_t live_nodes_ = 0;
   std::vector<StageId> retired_;
