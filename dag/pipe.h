@@ -102,8 +102,8 @@ struct IdentityPipe {
   }
 };
 
-// One more callable behind `prev`. What it does with an item is its Kind's: Kind::In is what the callable takes of an item, Kind::Step calls
-// it and hands on to `next`.
+// One more callable behind `prev`. What it does with an item is the business of its Kind: Kind::In is what the callable takes, Kind::Step
+// calls it and hands on to `next`.
 template <class Prev, class Fn, class Kind>
 struct ChainedPipe {
   using Flow = typename Prev::Flow;
