@@ -43,6 +43,7 @@ struct Connection {
   Peer peer;
   RoleLimits limits;
   bool authenticated = false;
+  bool counted = true;   // in `unauthenticated`
   bool closing = false;  // send what is queued, then end
   bool ended = false;
   Status reason;
@@ -88,6 +89,7 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
   void Queue(Connection& c, FrameKind kind, std::string_view payload);
   void StartWriter(const ConnectionPtr& c);
   void End(Connection& c, Status reason);
+  void EndOldestUnauthenticated();
   void ArmSweep();
   void Sweep();
 };
@@ -138,7 +140,8 @@ Async<void> Server::Impl::Accept() {
       co_await accept_pause.async_wait(asio::redirect_error(kAwait, error));
       continue;
     }
-    if (connections.size() >= options.connections_max || unauthenticated >= options.unauthenticated_max) {
+    if (unauthenticated >= options.unauthenticated_max) EndOldestUnauthenticated();
+    if (connections.size() >= options.connections_max) {
       ++totals.refused_total;
       LOG_EVERY_N(WARNING, 100) << "too many connections: one is refused";
       continue;  // closes it
@@ -154,6 +157,16 @@ Async<void> Server::Impl::Accept() {
     ++unauthenticated;
     ArmSweep();
     asio::co_spawn(acceptor.get_executor(), Serve(c), asio::detached);
+  }
+}
+
+// Who knocks and does not prove the token must not keep those out who do: an honest greeting takes two round trips.
+void Server::Impl::EndOldestUnauthenticated() {
+  for (auto& [id, c] : connections) {
+    if (c->authenticated || c->ended) continue;
+    c->counted = false;
+    --unauthenticated;
+    return End(*c, Ended("others knock, and it has not proven the token yet"));
   }
 }
 
@@ -243,7 +256,7 @@ Async<void> Server::Impl::Serve(ConnectionPtr c) {
     End(*c, status);
   }
   if (!c->authenticated) {
-    --unauthenticated;
+    unauthenticated -= c->counted ? 1 : 0;
     ++totals.refused_total;
     LOG_EVERY_N(INFO, 100) << "connection from " << c->peer.address << " ended before it proved the token: " << c->reason.what();
   }

@@ -46,7 +46,7 @@ struct ServerOptions {
   std::string token;
   std::map<std::string, RoleLimits> roles;  // a peer of another role is refused
   std::uint32_t connections_max = 1024;
-  std::uint32_t unauthenticated_max = 64;
+  std::uint32_t unauthenticated_max = 64;  // one more: the oldest of them goes
   std::int64_t handshake_ms = 5'000;
 };
 
