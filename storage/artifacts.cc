@@ -7,7 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <map>
 #include <mutex>
+#include <optional>
+#include <system_error>
 #include <utility>
 
 #include "base/escape.h"
@@ -77,11 +82,91 @@ int WriteAt(int fd, std::string_view bytes, std::uint64_t offset) {
 
 Status Disk(int error_number, const std::string& what) { return IoError(error_number, "ART03", what); }
 
+std::int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::int64_t MtimeNs(const struct stat& info) { return info.st_mtim.tv_sec * 1'000'000'000ll + info.st_mtim.tv_nsec; }
+
 }  // namespace
 
 struct ArtifactStore::Impl {
   ArtifactOptions options;
-  mutable std::mutex mutex;
+  mutable std::mutex mutex;  // held while an upload is written, hashed and synced
+
+  struct Entry {
+    std::uint64_t bytes = 0;  // whole; of its part otherwise
+    bool whole = false;
+    std::int64_t used_ns = 0;
+    std::uint32_t pins = 0;
+  };
+  mutable std::mutex books_mutex;  // for short: pins are set by control threads
+  mutable std::map<std::string, Entry, std::less<>> entries;
+  std::uint64_t bytes = 0;
+
+  // Counts what is there, and drops uploads that were left long ago.
+  Status Scan() {
+    std::error_code error;
+    for (const auto& file : std::filesystem::directory_iterator(options.folder, error)) {
+      std::string name = file.path().filename();
+      const bool part = name.ends_with(".part");
+      if (part) name.resize(name.size() - 5);
+      std::optional<std::string> sha256 = FromHex(name);
+      struct stat info;
+      if (!sha256 || stat(file.path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+      if (part && MtimeNs(info) + options.upload_idle_ms * 1'000'000 < NowNs()) {
+        unlink(file.path().c_str());
+        continue;
+      }
+      Entry& entry = entries[*sha256];
+      entry = {static_cast<std::uint64_t>(info.st_size), !part, MtimeNs(info), 0};
+      bytes += entry.bytes;
+    }
+    if (error) return Disk(error.value(), "cannot list " + QuotedPath(options.folder));
+    return {};
+  }
+  static std::optional<std::string> FromHex(const std::string& name) {
+    std::string raw(kSha256Bytes, '\0');
+    if (name.size() != 2 * kSha256Bytes || name.find_first_not_of("0123456789abcdef") != std::string::npos) return std::nullopt;
+    for (std::size_t i = 0; i < raw.size(); ++i) raw[i] = static_cast<char>(std::stoi(name.substr(2 * i, 2), nullptr, 16));
+    return raw;
+  }
+
+  // Drops what may go until `more` bytes fit beside the rest; `keep` is what they are for.
+  Status MakeRoom(std::string_view keep, std::uint64_t more) {
+    std::lock_guard lock(books_mutex);
+    const std::int64_t idle_ns = NowNs() - options.upload_grace_ms * 1'000'000;
+    while (bytes + more > options.bytes_max) {
+      auto victim = entries.end();
+      auto rank = [](const Entry& entry) { return std::pair(entry.whole, entry.used_ns); };  // uploads that stand still go first
+      for (auto at = entries.begin(); at != entries.end(); ++at) {
+        const Entry& entry = at->second;
+        if (at->first == keep || entry.pins > 0 || entry.bytes == 0 || (!entry.whole && entry.used_ns > idle_ns)) continue;
+        if (victim == entries.end() || rank(entry) < rank(victim->second)) victim = at;
+      }
+      if (victim == entries.end())
+        return Status(Code::kResourceExhausted, "ART05", "no room for artifact " + HexString(keep).substr(0, 12),
+                      "jobs that have not ended use the " + std::to_string(options.bytes_max) + " bytes of this store",
+                      "wait for one to end, or give the store more room");
+      const std::string path = victim->second.whole ? Path(victim->first) : Part(victim->first);
+      if (unlink(path.c_str()) != 0 && errno != ENOENT) return Disk(errno, "cannot remove " + QuotedPath(path));
+      bytes -= victim->second.bytes;
+      entries.erase(victim);
+    }
+    bytes += more;
+    Entry& entry = entries[std::string(keep)];
+    entry.bytes += more;
+    entry.used_ns = NowNs();
+    return {};
+  }
+  void Forget(std::string_view sha256) {  // an upload that was dropped
+    std::lock_guard lock(books_mutex);
+    auto at = entries.find(sha256);
+    if (at == entries.end()) return;
+    bytes -= std::exchange(at->second.bytes, 0);
+    at->second.whole = false;
+    if (at->second.pins == 0) entries.erase(at);
+  }
 
   std::string Path(std::string_view sha256) const { return options.folder + "/" + HexString(sha256); }
   std::string Part(std::string_view sha256) const { return Path(sha256) + ".part"; }
@@ -98,6 +183,7 @@ struct ArtifactStore::Impl {
     if (int error = HashFile(fd, &hash); error != 0) return Disk(error, "cannot read " + QuotedPath(part));
     if (hash != sha256) {
       unlink(part.c_str());
+      Forget(sha256);
       return Status(Code::kDataLoss, "ART02", "artifact " + HexString(sha256).substr(0, 12) + " arrived damaged",
                     "its content has another SHA-256", "send it again");
     }
@@ -118,10 +204,38 @@ Result<std::unique_ptr<ArtifactStore>> ArtifactStore::Open(ArtifactOptions optio
     return Disk(errno, "cannot make the folder " + QuotedPath(options.folder));
   auto impl = std::make_unique<Impl>();
   impl->options = std::move(options);
+  RETURN_IF_ERROR(impl->Scan());
   return std::unique_ptr<ArtifactStore>(new ArtifactStore(std::move(impl)));
 }
 
-bool ArtifactStore::Has(std::string_view sha256) const { return Size(sha256).ok(); }
+bool ArtifactStore::Has(std::string_view sha256) const {
+  if (!Size(sha256).ok()) return false;
+  std::lock_guard lock(impl_->books_mutex);
+  if (auto at = impl_->entries.find(sha256); at != impl_->entries.end()) at->second.used_ns = NowNs();
+  return true;
+}
+
+void ArtifactStore::Pin(std::string_view sha256) {
+  std::lock_guard lock(impl_->books_mutex);
+  Impl::Entry& entry = impl_->entries[std::string(sha256)];
+  ++entry.pins;
+  entry.used_ns = NowNs();
+  // For the order after a restart; without it, it is only evicted sooner than it should.
+  if (entry.whole) (void)utimensat(AT_FDCWD, impl_->Path(sha256).c_str(), nullptr, 0);
+}
+
+void ArtifactStore::Unpin(std::string_view sha256) {
+  std::lock_guard lock(impl_->books_mutex);
+  auto at = impl_->entries.find(sha256);
+  if (at == impl_->entries.end() || at->second.pins == 0) return;
+  at->second.used_ns = NowNs();
+  if (--at->second.pins == 0 && at->second.bytes == 0 && !at->second.whole) impl_->entries.erase(at);  // it never came
+}
+
+std::uint64_t ArtifactStore::bytes() const {
+  std::lock_guard lock(impl_->books_mutex);
+  return impl_->bytes;
+}
 std::string ArtifactStore::PathOf(std::string_view sha256) const { return impl_->Path(sha256); }
 
 std::uint64_t ArtifactStore::ReceivedBytes(std::string_view sha256) const {
@@ -156,13 +270,21 @@ Result<bool> ArtifactStore::Put(std::string_view sha256, std::uint64_t offset, s
   auto received = static_cast<std::uint64_t>(info.st_size);
   if (received > size) {
     unlink(part.c_str());
+    impl_->Forget(sha256);
     return invalid("more bytes have arrived than its size; send it again");
   }
   if (offset > received) return invalid("bytes " + std::to_string(received) + " to " + std::to_string(offset) + " are missing");
   std::string_view fresh = chunk.substr(std::min<std::uint64_t>(chunk.size(), received - offset));
-  if (int error = WriteAt(file.get(), fresh, received); error != 0) return Disk(error, "cannot write " + QuotedPath(part));
+  RETURN_IF_ERROR(impl_->MakeRoom(sha256, fresh.size()));
+  if (int error = WriteAt(file.get(), fresh, received); error != 0) {
+    unlink(part.c_str());  // what the file holds now is not known: the upload starts again
+    impl_->Forget(sha256);
+    return Disk(error, "cannot write " + QuotedPath(part));
+  }
   if (received + fresh.size() < size) return false;
   RETURN_IF_ERROR(impl_->Complete(sha256, file.get()));
+  std::lock_guard books(impl_->books_mutex);
+  impl_->entries[std::string(sha256)].whole = true;
   return true;
 }
 

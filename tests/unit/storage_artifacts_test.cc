@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -21,8 +22,9 @@ class Artifacts : public testing::Test {
     Reopen();
   }
   ~Artifacts() override { std::filesystem::remove_all(root_); }
-  void Reopen(std::uint64_t most = 1 << 20) {
-    auto store = ArtifactStore::Open({root_ + "/a", most});
+  void Reopen(std::uint64_t most = 1 << 20, std::uint64_t all = 1ull << 30) {
+    store_.reset();
+    auto store = ArtifactStore::Open({root_ + "/a", most, all});
     ASSERT_TRUE(store.ok()) << store.status().ToString();
     store_ = *std::move(store);
   }
@@ -76,6 +78,66 @@ TEST_F(Artifacts, LimitsAndNames) {
   EXPECT_TRUE(*store_->Put(Sha256(""), 0, 0, "")) << "an empty file is a file";
   EXPECT_EQ(store_->Read(name, 0, 1).status().tag(), "ART04");
   EXPECT_FALSE(store_->Has("no hash"));
+}
+
+std::string Body(char of, std::size_t bytes) { return std::string(bytes, of); }
+
+TEST_F(Artifacts, TheLeastRecentlyUsedGivesWay) {
+  Reopen(1000, 1000);
+  auto put = [&](char of, std::size_t bytes = 300) { return store_->Put(Sha256(Body(of, bytes)), 0, bytes, Body(of, bytes)); };
+  auto has = [&](char of, std::size_t bytes = 300) { return access(store_->PathOf(Sha256(Body(of, bytes))).c_str(), F_OK) == 0; };
+  for (char of : {'a', 'b', 'c'}) ASSERT_TRUE(put(of).ok());
+  EXPECT_EQ(store_->bytes(), 900u);
+  EXPECT_TRUE(store_->Has(Sha256(Body('a', 300)))) << "a use";
+  ASSERT_TRUE(put('d').ok());
+  EXPECT_TRUE(has('a') && has('c') && has('d'));
+  EXPECT_FALSE(has('b')) << "was not used for longest";
+  EXPECT_EQ(store_->bytes(), 900u);
+  // Pinned ones stay, also across what would need their room; pins count.
+  for (char of : {'a', 'c', 'd', 'd'}) store_->Pin(Sha256(Body(of, 300)));
+  store_->Unpin(Sha256(Body('d', 300)));
+  auto full = put('e');
+  EXPECT_EQ(full.status().tag(), "ART05") << full.status().ToString();
+  EXPECT_EQ(full.status().code(), Code::kResourceExhausted);
+  EXPECT_TRUE(has('a') && has('c') && has('d'));
+  EXPECT_LE(store_->bytes(), 1000u);
+  store_->Unpin(Sha256(Body('c', 300)));
+  ASSERT_TRUE(put('e').ok());
+  EXPECT_FALSE(has('c'));
+  EXPECT_TRUE(has('e'));
+  EXPECT_EQ(store_->Put(Sha256(Body('x', 1001)), 0, 1001, Body('x', 1001)).status().tag(), "ART01");
+}
+
+TEST_F(Artifacts, TheOrderOfUseSurvivesARestart) {
+  Reopen(1000, 1000);
+  for (char of : {'a', 'b', 'c'}) ASSERT_TRUE(store_->Put(Sha256(Body(of, 300)), 0, 300, Body(of, 300)).ok());
+  store_->Pin(Sha256(Body('a', 300)));  // used last; the pin itself ends with the process
+  Reopen(1000, 1000);
+  EXPECT_EQ(store_->bytes(), 900u);
+  ASSERT_TRUE(store_->Put(Sha256(Body('d', 300)), 0, 300, Body('d', 300)).ok());
+  EXPECT_TRUE(store_->Has(Sha256(Body('a', 300))));
+  EXPECT_FALSE(store_->Has(Sha256(Body('b', 300))));
+}
+
+TEST_F(Artifacts, UploadsOfDeadClientsAreDropped) {
+  Reopen(1000, 1000);
+  const std::string left = Sha256(Body('l', 900));
+  ASSERT_TRUE(store_->Put(left, 0, 900, Body('l', 800)).ok());
+  auto refused = store_->Put(Sha256(Body('m', 300)), 0, 300, Body('m', 300));
+  EXPECT_EQ(refused.status().tag(), "ART05") << "an upload that goes on is not thrown out by another one";
+  // Nobody went on with it for a while: it gives way.
+  auto long_ago = std::filesystem::file_time_type::clock::now() - std::chrono::hours(1);
+  std::filesystem::last_write_time(store_->PathOf(left) + ".part", long_ago);
+  Reopen(1000, 1000);
+  EXPECT_EQ(store_->ReceivedBytes(left), 800u);
+  ASSERT_TRUE(store_->Put(Sha256(Body('m', 300)), 0, 300, Body('m', 300)).ok());
+  EXPECT_EQ(store_->ReceivedBytes(left), 0u);
+  // Days later it is dropped without need.
+  ASSERT_TRUE(store_->Put(left, 0, 900, Body('l', 100)).ok());
+  std::filesystem::last_write_time(store_->PathOf(left) + ".part", long_ago - std::chrono::hours(48));
+  Reopen(1000, 1000);
+  EXPECT_EQ(store_->ReceivedBytes(left), 0u);
+  EXPECT_EQ(store_->bytes(), 300u);
 }
 
 TEST_F(Artifacts, FilesOfThisMachineAreCopied) {
