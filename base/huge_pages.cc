@@ -37,6 +37,7 @@ HugeBuffer HugePages::Take(std::size_t bytes) {
       kept_bytes_ -= size;
       return buffer;
     }
+    DropKept();  // `size` is counted as used already
   }
   // mmap aligns to 4 KiB only: map one huge page more and cut both ends off, so that every 2 MiB of the buffer can be one page.
   constexpr std::size_t kHuge = std::size_t(1) << kSmallestBits;
@@ -60,7 +61,7 @@ void HugePages::Return(char* data, std::size_t bytes) {
   {
     std::lock_guard lock(mutex_);
     used_bytes_ -= bytes;
-    if (kept_bytes_ + bytes <= kept_bytes_max_) {
+    if (kept_bytes_ + bytes <= kept_bytes_max_ && used_bytes_ + kept_bytes_ + bytes <= limit_bytes_) {
       kept_[std::countr_zero(bytes) - kSmallestBits].push_back(data);
       kept_bytes_ += bytes;
       return;
@@ -86,6 +87,22 @@ void HugePages::Trim() {
     kept_[i].clear();
   }
   kept_bytes_ = 0;
+}
+
+void HugePages::Limit(std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  limit_bytes_ = bytes;
+  DropKept();
+}
+
+void HugePages::DropKept() {
+  for (int i = kLargestBits - kSmallestBits; i >= 0; --i) {
+    while (!kept_[i].empty() && used_bytes_ + kept_bytes_ > limit_bytes_) {
+      munmap(kept_[i].back(), std::size_t(1) << (i + kSmallestBits));
+      kept_[i].pop_back();
+      kept_bytes_ -= std::size_t(1) << (i + kSmallestBits);
+    }
+  }
 }
 
 HugePages& ProcessPages() {

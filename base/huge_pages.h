@@ -57,13 +57,17 @@ class HugePages {
   std::size_t kept_bytes() const;  // resting in the pool
   std::size_t used_bytes() const;  // handed out
   void Trim();                     // gives what rests back to the system
+  // From now on what is handed out and what rests together stay below `bytes`, as far as giving back what rests can do it.
+  void Limit(std::size_t bytes);
 
  private:
   friend class HugeBuffer;
   static constexpr int kSmallestBits = 21, kLargestBits = 47;
   void Return(char* data, std::size_t bytes);
+  void DropKept();  // as far as the limit wants it; mutex held
 
   const std::size_t kept_bytes_max_;
+  std::size_t limit_bytes_ = ~std::size_t(0);
   mutable std::mutex mutex_;
   std::size_t kept_bytes_ = 0, used_bytes_ = 0;
   std::vector<char*> kept_[kLargestBits - kSmallestBits + 1];

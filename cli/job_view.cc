@@ -141,6 +141,7 @@ std::string ShowJob(const wire::JobState& job, job::OutputForm form, std::int64_
 }
 
 std::string ShowWorkers(const wire::WorkerList& workers, job::OutputForm form) {
+  std::string unlimited;  // lines of those that cannot limit jobs
   std::vector<std::vector<std::string>> rows;
   std::vector<std::string> objects;
   for (const wire::WorkerState& worker : workers.workers()) {
@@ -158,9 +159,16 @@ std::string ShowWorkers(const wire::WorkerList& workers, job::OutputForm form) {
                           .Number("busy", worker.busy())
                           .Number("memory_bytes", static_cast<std::int64_t>(worker.memory_bytes()))
                           .Number("blocks_bytes", static_cast<std::int64_t>(worker.blocks_bytes()))
+                          .Number("lent_bytes", static_cast<std::int64_t>(worker.lent_bytes()))
+                          .Number("spilled_bytes_total", static_cast<std::int64_t>(worker.spilled_bytes_total()))
+                          .Number("executor_pss_bytes_max", static_cast<std::int64_t>(worker.executor_pss_bytes_max()))
+                          .Text("limits", worker.limits())
                           .str());
+    if (worker.limits().starts_with("no "))
+      unlimited += id + ": " + EscapeForLog(worker.limits(), 200) + "; jobs there have rlimits only\n";
   }
-  return Listing(form, "workers", {"WORKER", "STATE", "BUSY", "MEMORY", "BLOCKS", "ADDRESS", "NAME"}, rows, objects);
+  std::string out = Listing(form, "workers", {"WORKER", "STATE", "BUSY", "MEMORY", "BLOCKS", "ADDRESS", "NAME"}, rows, objects);
+  return form == job::OutputForm::kTable ? out + unlimited : out;
 }
 
 std::string ShowPlan(const wire::JobState& job, job::OutputForm form) {

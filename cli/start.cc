@@ -39,6 +39,7 @@ Status StartMaster(const Invocation& invocation, const Config& config) {
   options.state_dir = folder;
   options.listen_address = config.Text("master.listen");
   options.token_file = TokenFile(config, "master");
+  options.artifact_bytes_max = config.Number("master.artifacts");
   options.on_listening = [&](const std::string& address) {
     std::printf("master listens on %s; token file %s; state in %s\n  start a worker:  ropewalk start worker --join %s --token-file %s\n",
                 address.c_str(), options.token_file.c_str(), options.state_dir.c_str(), address.c_str(), options.token_file.c_str());
@@ -62,6 +63,8 @@ Status StartWorker(const Config& config) {
   options.master_address = config.Text("worker.join");
   options.token_file = TokenFile(config, "worker");
   options.name = config.Text("worker.name");
+  options.job_user = config.Text("worker.job_user");
+  options.artifact_bytes_max = config.Number("worker.artifacts");
   options.slots = static_cast<std::uint32_t>(slots);
   options.memory_bytes = config.Number("worker.memory");
   if (config.Number("worker.drain_timeout") > kDrainSecondsMax)

@@ -17,6 +17,7 @@
 
 #include "base/known_names.h"
 #include "base/random.h"
+#include "dag/operator_memory.h"
 #include "job/client/submit.h"
 #include "job/embedded/embedded_backend.h"
 #include "job/executor/executor_backend.h"
@@ -66,6 +67,7 @@ dag::Settings MakeSettings(const JobOptions& options, const std::vector<std::str
   dag::Settings settings;
   settings.name = !options.name.empty() ? options.name : std::filesystem::path(args[0]).filename().string();
   settings.partitions = options.partitions;
+  settings.operator_bytes = options.operator_bytes;  // 0: for the embedded backend or the master to choose
   settings.verify = options.verify;
   std::error_code error;
   settings.work_dir = std::filesystem::current_path(error).string();
@@ -133,6 +135,8 @@ Job InitEmbedded(const JobOptions& options, std::vector<std::string> args) {
   embedded.settings.now_us =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   embedded.memory_bytes_max = options.memory_bytes != 0 ? options.memory_bytes : HalfOfMemory();
+  if (embedded.settings.operator_bytes == 0)
+    embedded.settings.operator_bytes = dag::OperatorBytesFor(embedded.memory_bytes_max, embedded.settings.slots);
   embedded.spill_dir = SpillFolder();
   embedded.event_log_path = options.event_log;
   embedded.show_progress = options.output == OutputForm::kTable;

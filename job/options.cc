@@ -45,6 +45,7 @@ struct Setting {
 };
 
 constexpr std::uint32_t kThreadsMax = 1024, kPartitionsMax = 100'000;
+constexpr std::uint64_t kOperatorBytesLeast = 64u << 10;
 
 const Setting kSettings[] = {
     {"--master", "ROPEWALK_MASTER", nullptr, true,
@@ -66,6 +67,13 @@ const Setting kSettings[] = {
        std::optional<std::uint64_t> bytes = ParseBytes(text);
        if (!bytes || *bytes == 0) return Refuse(source, text, "bytes, as 512M or 4G");
        o->memory_bytes = *bytes;
+       return Status();
+     }},
+    {nullptr, "ROPEWALK_OPERATOR_MEMORY", "ROPEWALK_JOB__OPERATOR_MEMORY", true,
+     [](const std::string& source, const std::string& text, JobOptions* o) {
+       std::optional<std::uint64_t> bytes = ParseBytes(text);
+       if (!bytes || *bytes < kOperatorBytesLeast) return Refuse(source, text, "bytes, as 16M, from 64K on");
+       o->operator_bytes = *bytes;
        return Status();
      }},
     {"--partitions", "ROPEWALK_PARTITIONS", "ROPEWALK_JOB__PARTITIONS", true,

@@ -35,8 +35,9 @@ struct JobOptions {
   std::string token_file;
   bool detach = false;
   std::string name;
-  std::uint32_t threads = 0;       // 0: all cores
-  std::uint64_t memory_bytes = 0;  // 0: half of the machine's
+  std::uint32_t threads = 0;         // 0: all cores
+  std::uint64_t memory_bytes = 0;    // 0: half of the machine's
+  std::uint64_t operator_bytes = 0;  // Settings::operator_bytes; 0: chosen from the memory of the workers
   std::uint32_t partitions = 0;
   bool verify = true;
   OutputForm output = OutputForm::kTable;

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "dag/backend.h"
+#include "dag/operator_memory.h"
 #include "worker/task/task_runner.h"
 
 namespace ropewalk::job {
@@ -19,13 +20,17 @@ namespace ropewalk::job {
 struct ActionState {
   std::map<StageId, std::shared_ptr<const dag::StageProgram>> programs;
   std::map<StageId, std::string> names;
+  std::map<StageId, std::uint64_t> memory_bytes;  // of one task
   bool answered = false;
   Status status;
   std::shared_ptr<const std::vector<std::string>> values;
 
-  explicit ActionState(dag::Action* action) {
+  ActionState(dag::Action* action, const dag::Settings& settings) {
     for (auto& [stage, program] : action->programs) programs.emplace(stage, std::make_shared<const dag::StageProgram>(std::move(program)));
-    for (const dag::Stage& stage : action->plan.stages) names.emplace(stage.id, stage.name);
+    for (const dag::Stage& stage : action->plan.stages) {
+      names.emplace(stage.id, stage.name);
+      memory_bytes.emplace(stage.id, dag::TaskMemoryBytes(stage, settings));
+    }
   }
 
   // Completes an order by the program and name of its stage. False when the action has none such: our bug.
@@ -35,6 +40,7 @@ struct ActionState {
     if (program == programs.end() || name == names.end()) return false;
     order->program = program->second;
     order->stage_name = name->second;
+    order->memory_bytes = memory_bytes.at(order->id.stage);
     return true;
   }
 

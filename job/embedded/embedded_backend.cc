@@ -10,14 +10,17 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <tuple>
 #include <utility>
 
+#include "base/huge_pages.h"
 #include "job/once.h"
 #include "job/progress.h"
 #include "job/replica_state.h"
 #include "master/scheduler/scheduler.h"
 #include "storage/output_folder.h"
 #include "worker/blocks/block_store.h"
+#include "worker/blocks/local_memory.h"
 #include "worker/task/task_runner.h"
 
 namespace ropewalk::job {
@@ -25,6 +28,7 @@ namespace {
 
 constexpr WorkerId kWorker{1};
 constexpr int kProgressMs = 100;
+constexpr std::uint64_t kPagesMin = 32ull << 20;
 constexpr int kCancelMs = 10'000;  // a task looks once a batch; one that does not is the user's endless loop
 
 scheduler::TimeMs NowMs() {
@@ -37,6 +41,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   EmbeddedOptions options;
   std::unique_ptr<blocks::BlockStore> store;
   std::unique_ptr<dag::SpillSpace> spill;
+  std::unique_ptr<blocks::LocalMemory> memory;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> event_log{nullptr, std::fclose};
 
   std::mutex mutex;                     // guards everything down to `ended`
@@ -280,6 +285,9 @@ Result<std::unique_ptr<EmbeddedBackend>> EmbeddedBackend::Start(EmbeddedOptions 
   store_options.spill_dir = impl->options.spill_dir;
   ASSIGN_OR_RETURN(impl->store, blocks::BlockStore::Open(store_options));
   impl->spill = blocks::NewSpillSpace(impl->options.spill_dir);
+  impl->memory = std::make_unique<blocks::LocalMemory>(*impl->store);
+  // What rests is used again by segments and tasks alike, so it may fill what the budget leaves and no more.
+  ProcessPages().Limit(std::max(impl->options.memory_bytes_max, kPagesMin));
 
   Impl& i = *impl;
   std::unique_ptr<EmbeddedBackend> backend(new EmbeddedBackend(std::move(impl)));
@@ -297,6 +305,7 @@ Result<std::unique_ptr<EmbeddedBackend>> EmbeddedBackend::Start(EmbeddedOptions 
   runner.segments = i.store.get();
   runner.spill = i.spill.get();
   runner.listener = &i;
+  runner.memory = i.memory.get();
   i.runner = std::make_unique<task::TaskRunner>(runner);
   return backend;
 }
@@ -307,7 +316,8 @@ std::unique_ptr<dag::PendingAction> EmbeddedBackend::Submit(dag::Action action) 
   std::uint64_t sequence = action.plan.sequence;
   {
     std::lock_guard lock(impl_->mutex);
-    impl_->actions.emplace(sequence, &action);
+    impl_->actions.emplace(std::piecewise_construct, std::forward_as_tuple(sequence),
+                           std::forward_as_tuple(&action, impl_->options.settings));
     if (action.plan.output) impl_->outputs[sequence] = {action.plan.output->folder, action.plan.output->key};
   }
   impl_->Post(scheduler::ExecutorAtAction{impl_->executor, std::move(action.plan)});
@@ -338,7 +348,16 @@ Result<std::string> EmbeddedBackend::Once(const std::string& name, const std::fu
   return value;
 }
 
-void EmbeddedBackend::MainReturned(int exit_code) { impl_->Post(scheduler::MainReturned{impl_->executor, exit_code}); }
+void EmbeddedBackend::MainReturned(int exit_code) {
+  impl_->Post(scheduler::MainReturned{impl_->executor, exit_code});
+  const blocks::StoreStats stats = impl_->store->stats();
+  scheduler::LogEvent line{impl_->options.settings.job, "memory",
+                           "{\"event\":\"memory\",\"spilled_bytes\":" + std::to_string(spilled_bytes()) +
+                               ",\"budget_bytes\":" + std::to_string(impl_->options.memory_bytes_max) +
+                               ",\"peak_bytes\":" + std::to_string(stats.memory_bytes_peak) +
+                               ",\"lent_beyond\":" + std::to_string(stats.lent_beyond_total) + "}"};
+  impl_->Do(line);
+}
 
 bool EmbeddedBackend::Interrupt(std::size_t* running) {
   bool waited_for = false;

@@ -14,8 +14,10 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <tuple>
 #include <utility>
 
+#include "dag/operator_memory.h"
 #include "dag/wire/wire.h"
 #include "job/once.h"
 #include "job/replica_state.h"
@@ -289,6 +291,8 @@ Result<std::unique_ptr<ExecutorBackend>> ExecutorBackend::Start(int fd) {
   remote.data_address = welcome.data_address();
   remote.job = impl->settings.job;
   remote.token = welcome.job_token();
+  remote.read_ahead_bytes_total = dag::ReadAheadBytes(impl->settings, std::max<std::uint32_t>(1, welcome.slots()));
+  remote.read_ahead_bytes = std::min(remote.read_ahead_bytes, remote.read_ahead_bytes_total);
   ASSIGN_OR_RETURN(impl->blocks, blocks::RemoteBlocks::Connect(std::move(remote)));
   impl->spill = blocks::NewSpillSpace(welcome.spill_dir());
 
@@ -301,6 +305,7 @@ Result<std::unique_ptr<ExecutorBackend>> ExecutorBackend::Start(int fd) {
   runner.blocks = impl->blocks.get();
   runner.segments = impl->blocks.get();
   runner.spill = impl->spill.get();
+  runner.memory = &impl->blocks->memory();
   runner.listener = impl.get();
   task::InstallCrashMarks();
   impl->runner = std::make_unique<task::TaskRunner>(runner);
@@ -316,7 +321,8 @@ std::unique_ptr<dag::PendingAction> ExecutorBackend::Submit(dag::Action action) 
   dag::ToWire(action.plan, message.mutable_at_action()->mutable_plan());
   {
     std::lock_guard lock(impl_->mutex);
-    impl_->actions.emplace(action.plan.sequence, &action);
+    impl_->actions.emplace(std::piecewise_construct, std::forward_as_tuple(action.plan.sequence),
+                           std::forward_as_tuple(&action, impl_->settings));
   }
   impl_->Send(message);  // after the programs are there: tasks may come at once
   return std::make_unique<Pending>(impl_.get(), action.plan.sequence);

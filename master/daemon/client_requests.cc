@@ -24,6 +24,8 @@ constexpr std::int64_t kChangesTogetherMs = 100;  // progress is told this often
 constexpr std::uint64_t kLogChunkBytes = 256 << 10;
 constexpr std::uint64_t kArtifactChunkMax = 1 << 20;
 constexpr std::uint32_t kListMax = 1'000;
+constexpr std::int64_t kBurstSeconds = 4;
+constexpr std::size_t kBucketsMax = 1'024;
 
 std::int64_t WallMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -46,6 +48,11 @@ void Master::OnClientFrame(rpc::ConnectionId id, const std::string& payload) {
     return AnswerFailure(id, request.id(),
                          Status(Code::kResourceExhausted, "MASTER07", "too many requests at once on one connection",
                                 std::to_string(kWaitingMax) + " wait for their answer", "wait for some of them"));
+  }
+  if (!MayAsk(connections_[id].peer)) {
+    return AnswerFailure(id, request.id(),
+                         Status(Code::kResourceExhausted, "MASTER08", "too many requests from one machine",
+                                "more than " + std::to_string(options_.requests_per_s_max) + " a second", "ask less often"));
   }
   switch (request.body_case()) {
     case wire::ClientRequest::kHaveArtifacts:
@@ -76,6 +83,21 @@ void Master::OnClientFrame(rpc::ConnectionId id, const std::string& payload) {
                            Status(Code::kVersionSkew, "WIRE03", "a request that this master does not know",
                                   "it is of version " ROPEWALK_VERSION, "upgrade the master"));
   }
+}
+
+// Who asks is known by role and machine as long as all clients share one token.
+bool Master::MayAsk(const rpc::Peer& peer) {
+  const std::int64_t now = rpc::EventLoop::NowMs();
+  const double per_s = options_.requests_per_s_max, most = double(kBurstSeconds) * per_s;
+  if (buckets_.size() > kBucketsMax)  // a full one is as good as none
+    std::erase_if(buckets_, [&](const auto& entry) { return now - entry.second.at_ms > 1000 * kBurstSeconds; });
+  auto [at, fresh] = buckets_.try_emplace(peer.role + "@" + peer.address.substr(0, peer.address.rfind(':')), Bucket{most, now});
+  Bucket& bucket = at->second;
+  bucket.left = std::min(most, bucket.left + per_s * double(now - bucket.at_ms) / 1000);
+  bucket.at_ms = now;
+  if (bucket.left < 1) return false;
+  bucket.left -= 1;
+  return true;
 }
 
 void Master::OnClientGone(rpc::ConnectionId id) {
@@ -156,6 +178,7 @@ void Master::OnSubmitJob(rpc::ConnectionId id, std::uint64_t request, const wire
   if (settings.seed == 0) settings.seed = Random(std::hash<std::string>()(SecureRandomBytes(16)))() | 1;
   if (settings.now_us == 0) settings.now_us = WallMs() * 1000;
   if (settings.slots == 0) settings.slots = std::max(1u, TotalSlots());
+  if (body.spec().settings().operator_bytes() == 0) settings.operator_bytes = OperatorBytes();
   if (settings.name.empty()) settings.name = spec->argv.front().substr(spec->argv.front().rfind('/') + 1);
   if (spec->submit_key.empty()) spec->submit_key = SecureRandomBytes(16);  // only to find the one who asked
   LOG(INFO) << "submit of \"" << EscapeForLog(settings.name, 200) << "\" by " << EscapeForLog(spec->user, 100) << " from "
@@ -205,6 +228,10 @@ void Master::OnListWorkers(rpc::ConnectionId id, std::uint64_t request) {
     if (const Session* session = FindWorker(view.worker)) {
       out->set_memory_bytes(session->memory_bytes);
       out->set_blocks_bytes(session->blocks_bytes);
+      out->set_limits(session->limits);
+      out->set_spilled_bytes_total(session->spilled_bytes_total);
+      out->set_executor_pss_bytes_max(session->executor_pss_bytes_max);
+      out->set_lent_bytes(session->lent_bytes);
     }
   }
   Answer(id, request, &response);

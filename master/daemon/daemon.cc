@@ -14,6 +14,7 @@
 #include "base/escape.h"
 #include "base/job_name.h"
 #include "base/random.h"
+#include "dag/operator_memory.h"
 #include "master/daemon/convert.h"
 #include "proto/client.pb.h"
 #include "proto/worker.pb.h"
@@ -24,6 +25,7 @@ namespace ropewalk::master {
 namespace {
 
 constexpr std::size_t kDiskQueueMax = 4096;
+constexpr std::size_t kSha256Bytes = 32;
 constexpr std::size_t kSecretBytes = 32;
 constexpr std::int64_t kOutputEndMs = 3'000;  // how long the end of a job's output waits for its driver to be gone
 constexpr std::size_t kOpenJobsMax = 64;      // finished jobs whose log files stay open
@@ -83,7 +85,7 @@ Status Master::Open() {
   ASSIGN_OR_RETURN(std::string token, rpc::ReadOrCreateTokenFile(options_.token_file));
   ASSIGN_OR_RETURN(job_secret_, ReadOrCreateSecret(dir + "/job_secret"));
   RETURN_IF_ERROR(MakeFolder(dir + "/jobs"));
-  ASSIGN_OR_RETURN(artifacts_, storage::ArtifactStore::Open({.folder = dir + "/artifacts"}));
+  ASSIGN_OR_RETURN(artifacts_, storage::ArtifactStore::Open({.folder = dir + "/artifacts", .bytes_max = options_.artifact_bytes_max}));
   ASSIGN_OR_RETURN(records_, RecordStore::Open(dir));
   std::uint64_t replayed = 0;
   RETURN_IF_ERROR(records_->Replay([&](std::string record) {
@@ -122,6 +124,8 @@ Status Master::Open() {
   LOG(INFO) << "master epoch " << epoch_ << " on " << server_->address() << ", state in " << EscapeForLog(dir) << ", " << replayed
             << " records replayed";
   RemoveOldFolders();
+  for (const scheduler::JobView& view : scheduler_.Jobs())
+    if (view.phase < scheduler::JobPhase::kSucceeded) PinArtifacts(view.job);
   Take(scheduler_.Recovered(rpc::EventLoop::NowMs()));
   return {};
 }
@@ -172,6 +176,7 @@ void Master::Take(std::vector<scheduler::SchedulerAction> actions) {
       continue;
     }
     if (const auto* finish = std::get_if<scheduler::FinishJob>(&action)) finishing_.insert(finish->job);
+    if (const auto* accept = std::get_if<scheduler::AcceptJob>(&action)) PinArtifacts(accept->job);
     committer_->Then([this, action = std::move(action)] { std::visit([this](const auto& a) { Carry(a); }, action); });
   }
   committer_->Pump();
@@ -275,6 +280,7 @@ void Master::Carry(const scheduler::FinishJob& action) {
   JobEntry& job = Job(action.job);
   job.over = true;
   const JobId id = action.job;
+  for (const std::string& sha256 : std::exchange(job.pinned, {})) artifacts_->Unpin(sha256);
   // Behind the orders that follow in this step: executors stop before their job is forgotten.
   committer_->Then([this, id] {
     for (auto& [connection, session] : sessions_) {
@@ -362,6 +368,22 @@ std::uint32_t Master::TotalSlots() const {
   std::uint32_t slots = 0;
   for (const auto& [id, session] : sessions_) slots += session.slots;
   return slots;
+}
+
+std::uint64_t Master::OperatorBytes() const {
+  std::uint64_t bytes = dag::kOperatorBytesMax;
+  for (const auto& [id, session] : sessions_) bytes = std::min(bytes, dag::OperatorBytesFor(session.memory_bytes, session.slots));
+  return bytes;
+}
+
+void Master::PinArtifacts(JobId job) {
+  const scheduler::JobSpec* spec = scheduler_.Spec(job);
+  JobEntry& entry = Job(job);
+  if (spec == nullptr || !entry.pinned.empty()) return;  // the same submission again
+  for (const std::string& artifact : spec->artifacts) {
+    entry.pinned.push_back(artifact.substr(0, kSha256Bytes));  // its name follows
+    artifacts_->Pin(entry.pinned.back());
+  }
 }
 
 std::string Master::JobFolder(JobId job) const { return options_.state_dir + "/jobs/" + JobName(job); }

@@ -16,13 +16,14 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/serial_worker.h"
 #include "base/status.h"
 #include "master/daemon/committer.h"
 #include "master/daemon/files.h"
 #include "master/daemon/job_logs.h"
 #include "master/daemon/master.h"
 #include "master/daemon/record_store.h"
-#include "master/daemon/serial_worker.h"
+
 #include "master/scheduler/scheduler.h"
 #include "rpc/event_loop.h"
 #include "rpc/server.h"
@@ -68,19 +69,25 @@ class Master final : public rpc::ServerHandler {
   struct Session {  // a registered worker
     rpc::ConnectionId connection = 0;
     WorkerId worker;
-    std::string name, instance, data_address;
+    std::string name, instance, data_address, limits;
     std::uint32_t slots = 0;
-    std::uint64_t memory_bytes = 0, blocks_bytes = 0, spilled_bytes = 0, spilled_bytes_total = 0, executor_pss_bytes_max = 0;
+    std::uint64_t memory_bytes = 0, blocks_bytes = 0, spilled_bytes = 0, spilled_bytes_total = 0, executor_pss_bytes_max = 0,
+                  lent_bytes = 0;
     std::set<JobId> jobs;  // that it was told the token of
+  };
+  struct Bucket {  // of requests that a principal may still make
+    double left = 0;
+    std::int64_t at_ms = 0;
   };
   struct ExecutorEntry {
     WorkerId worker;
     JobId job;
   };
   struct JobEntry {
-    std::unique_ptr<JobLogs> logs;  // null: their files cannot be used
-    bool over = false;              // FinishJob was carried out, or it was over when the master started
-    bool ended = false;             // and nothing more will be written
+    std::unique_ptr<JobLogs> logs;    // null: their files cannot be used
+    bool over = false;                // FinishJob was carried out, or it was over when the master started
+    bool ended = false;               // and nothing more will be written
+    std::vector<std::string> pinned;  // artifacts, until it is over
     rpc::EventLoop::TimerId end_timer = 0;
   };
   struct JobWaiter {
@@ -129,7 +136,9 @@ class Master final : public rpc::ServerHandler {
   void Failed(const Status& status);
   std::string JobToken(JobId job) const;
   std::uint32_t TotalSlots() const;
+  std::uint64_t OperatorBytes() const;  // for a job that names none: what the smallest worker bears
   JobEntry& Job(JobId job);
+  void PinArtifacts(JobId job);  // until it has finished
   std::string JobFolder(JobId job) const;
   void RemoveOldFolders();
   void CheckEnded(JobId job);
@@ -154,6 +163,7 @@ class Master final : public rpc::ServerHandler {
   // client_requests.cc
   void OnClientFrame(rpc::ConnectionId id, const std::string& payload);
   void OnClientGone(rpc::ConnectionId id);
+  bool MayAsk(const rpc::Peer& peer);  // takes one request from the principal's bucket
   void OnHaveArtifacts(rpc::ConnectionId id, std::uint64_t request, const wire::HaveArtifacts& body);
   void OnPutArtifact(rpc::ConnectionId id, std::uint64_t request, const wire::PutArtifact& body);
   void OnSubmitJob(rpc::ConnectionId id, std::uint64_t request, const wire::SubmitJob& body);
@@ -195,6 +205,7 @@ class Master final : public rpc::ServerHandler {
   std::map<std::string, std::vector<Submitter>> submitters_;  // by submit key
   std::map<JobId, std::vector<JobWaiter>> job_waiters_;
   std::map<JobId, std::vector<LogWaiter>> log_waiters_;
+  std::map<std::string, Bucket> buckets_;  // by principal
 
   // Last, so that they stop first: their threads use what is above.
   std::unique_ptr<Committer> committer_;

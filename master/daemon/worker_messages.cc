@@ -18,6 +18,7 @@ namespace {
 constexpr std::uint32_t kProtocol = 1;
 constexpr std::uint64_t kArtifactChunkBytes = 1 << 20;
 constexpr std::uint64_t kOutputWindowBytes = 1 << 20;
+constexpr std::size_t kLimitsBytesMax = 200;
 
 }  // namespace
 
@@ -69,6 +70,7 @@ void Master::OnHeartbeat(Session& session, const wire::Heartbeat& beat) {
   session.spilled_bytes = beat.spilled_bytes();
   session.spilled_bytes_total = beat.spilled_bytes_total();
   session.executor_pss_bytes_max = beat.executor_pss_bytes_max();
+  session.lent_bytes = beat.lent_bytes();
   wire::ToWorker answer;
   answer.mutable_heartbeat_ack()->set_sequence(beat.sequence());
   SendOrder(session, &answer);
@@ -119,6 +121,7 @@ void Master::OnRegister(rpc::ConnectionId id, const wire::Register& message) {
   session.data_address = event->data_address;
   session.slots = event->slots;
   session.memory_bytes = message.memory_bytes();
+  session.limits = message.limits().substr(0, kLimitsBytesMax);
   workers_[worker] = id;
   LOG(INFO) << "worker " << EscapeForLog(session.name) << " (" << worker.value << ") registered: " << session.slots << " slots, "
             << event->segments.size() << " segments, data on " << EscapeForLog(session.data_address);

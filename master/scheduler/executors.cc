@@ -133,6 +133,8 @@ void Scheduler::State::On(const ExecutorExited& event) {
                  .Flag("verify", task.verify));
     if (by_itself) {
       if (!blamed || (cursor != nullptr && cursor->signal != 0)) Crash(job, run, task.task, event, cursor, !blamed && running.size() > 1);
+    } else if (code == Code::kResourceExhausted) {
+      MemoryFailure(job, run, task.task, worker, event.reason, running.size() > 1);
     } else {
       MachineFailure(job, run, task.task, worker,
                      event.reason.ok() ? Status(Code::kUnavailable, "EXE02", "the executor was killed", way) : event.reason);

@@ -71,6 +71,7 @@ struct Executor {
 struct Trouble {
   std::uint32_t user_failures = 0;
   std::uint32_t machine_failures = 0;
+  std::uint32_t memory_failures = 0;
   std::uint32_t fetch_failures = 0;
   std::uint32_t crashes = 0;
   std::uint32_t same_cursor = 0;  // crashes in a row at `split`, `offset`
@@ -300,6 +301,7 @@ struct Scheduler::State {
                 const dag::TaskResult& result);
   void UserFailure(JobRun& job, StageRun& run, std::uint32_t task, const TaskFailed& event);
   void MachineFailure(JobRun& job, StageRun& run, std::uint32_t task, WorkerId worker, const Status& status);
+  void MemoryFailure(JobRun& job, StageRun& run, std::uint32_t task, WorkerId worker, const Status& status, bool alone);
   void Crash(JobRun& job, StageRun& run, std::uint32_t task, const ExecutorExited& event, const TaskCursor* cursor, bool alone);
   void FreeSegment(JobRun& job, WorkerId worker, SegmentId segment);
   StageRun* FindStage(JobRun& job, StageKey key);

@@ -243,6 +243,19 @@ void Scheduler::State::MachineFailure(JobRun& job, StageRun& run, std::uint32_t 
   WorkerFault(worker);
 }
 
+// The task's executor was ended for its memory. That is neither the worker's fault nor a failure that the user's tries are for: it has a
+// count of its own, elsewhere if possible. With others beside it nobody knows which task took the memory, so it runs alone next time.
+void Scheduler::State::MemoryFailure(JobRun& job, StageRun& run, std::uint32_t task, WorkerId worker, const Status& status, bool alone) {
+  Trouble& trouble = run.trouble[task];
+  trouble.alone |= alone;
+  ++run.failed;
+  if (++trouble.memory_failures >= options.memory_attempts_max)
+    return Doom(job, status.WithContext(TaskText(run, task) + " lost its executor " + Number(trouble.memory_failures) + " times"));
+  trouble.not_before = now + (options.task_retry_delay_ms << std::min<std::uint32_t>(trouble.memory_failures - 1, 10));
+  trouble.avoid = worker;
+  Wake(trouble.not_before);
+}
+
 // The task's executor crashed. At the same record again and again: it is the user's code. The first crash knows only the batch, so that the
 // place is compared from the second one on (retries keep a precise cursor).
 void Scheduler::State::Crash(JobRun& job, StageRun& run, std::uint32_t task, const ExecutorExited& event, const TaskCursor* cursor,

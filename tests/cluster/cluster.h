@@ -41,6 +41,7 @@ class Cluster {
     int slots = 1;                              // of each worker
     std::vector<std::string> worker_arguments;  // more of them
     std::vector<std::string> master_arguments;
+    std::vector<std::string> worker_environment;  // "NAME=value"
   };
 
   explicit Cluster(Options options) : options_(std::move(options)) {
@@ -104,7 +105,9 @@ class Cluster {
                                      std::to_string(options_.slots)};
     argv.insert(argv.end(), options_.worker_arguments.begin(), options_.worker_arguments.end());
     std::string log = dir_ / (name + "-" + std::to_string(worker_starts_++));
-    workers_[static_cast<std::size_t>(i)] = std::make_unique<Process>(Process::Options{argv, Environment(), dir_, log});
+    std::vector<std::string> environment = Environment();
+    environment.insert(environment.end(), options_.worker_environment.begin(), options_.worker_environment.end());
+    workers_[static_cast<std::size_t>(i)] = std::make_unique<Process>(Process::Options{argv, environment, dir_, log});
   }
   Process& master() { return *master_; }
   Process& worker(int i) { return *workers_[static_cast<std::size_t>(i)]; }

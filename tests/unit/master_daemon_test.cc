@@ -23,6 +23,64 @@ class MasterTest : public testing::Test {
   std::unique_ptr<TestMaster> master_;
 };
 
+TEST_F(MasterTest, WhoAsksTooOftenIsTold) {
+  MasterOptions options = Options();
+  options.requests_per_s_max = 5;  // twenty at once
+  master_ = std::make_unique<TestMaster>(options);
+  TestClient client = Client(), other = Client();
+  wire::ClientRequest ping;
+  ping.mutable_ping();
+  int answered = 0;
+  wire::ClientResponse last;
+  for (int i = 0; i < 200; ++i) {
+    last = client.Call(ping);
+    if (!last.has_pong()) break;
+    ++answered;
+  }
+  EXPECT_GE(answered, 20);
+  EXPECT_LT(answered, 200);
+  EXPECT_EQ(last.failure().tag(), "MASTER08");
+  EXPECT_NE(last.failure().why().find("5 a second"), std::string::npos) << last.failure().why();
+  EXPECT_EQ(other.Call(ping).failure().tag(), "MASTER08") << "another connection is no way around it";
+  EXPECT_TRUE(Eventually([&] { return client.Call(ping).has_pong(); })) << "time mends it";
+}
+
+TEST_F(MasterTest, ArtifactsOfLiveJobsStayAndOthersGiveWay) {
+  MasterOptions options = Options();
+  options.artifact_bytes_max = 1000;
+  master_ = std::make_unique<TestMaster>(options);
+  TestClient client = Client();
+  const std::string used = client.PutExecutable(std::string(400, 'u'));
+  auto accepted = client.Submit(used, "key1", "argument");  // no worker: it waits
+  ASSERT_TRUE(accepted.has_job_accepted()) << accepted.failure().what();
+  auto missing = [&](const std::string& sha256) {
+    wire::ClientRequest have;
+    have.mutable_have_artifacts()->add_sha256(sha256);
+    return client.Call(have).missing_artifacts().sha256_size() == 1;
+  };
+  const std::string first = client.PutExecutable(std::string(400, 'a'));
+  EXPECT_FALSE(missing(first));
+  const std::string second = client.PutExecutable(std::string(400, 'b'));
+  EXPECT_FALSE(missing(second));
+  EXPECT_TRUE(missing(first)) << "it gave way";
+  EXPECT_FALSE(missing(used)) << "a job that has not ended uses it";
+  master_.reset();
+  master_ = std::make_unique<TestMaster>(options);  // knows it again from the journal
+  TestClient after = Client();
+  after.PutExecutable(std::string(400, 'c'));
+  wire::ClientRequest have;
+  have.mutable_have_artifacts()->add_sha256(used);
+  EXPECT_EQ(after.Call(have).missing_artifacts().sha256_size(), 0);
+  wire::ClientRequest cancel;
+  cancel.mutable_cancel_job()->set_job(accepted.job_accepted().job());
+  EXPECT_TRUE(after.Call(cancel).has_ok());
+  EXPECT_TRUE(Eventually([&] {
+    after.PutExecutable(std::string(400, 'd'));
+    after.PutExecutable(std::string(400, 'e'));
+    return after.Call(have).missing_artifacts().sha256_size() == 1;
+  })) << "its job is over";
+}
+
 TEST_F(MasterTest, AJobGoesThrough) {
   Start();
   auto worker = Worker("w1", {.before = "hello\n", .after = "bye\n"});

@@ -28,10 +28,37 @@
 namespace ropewalk::blocks {
 namespace {
 
+constexpr std::uint64_t kSegmentBytesMax = 1ull << 50;
+
+// A segment that an executor is writing.
+struct Held {
+  std::mutex mutex;  // while its room grows, or it is adopted
+  std::unique_ptr<Reservation> reservation;
+};
+
+// An executor's memory: what it borrows, and the segments that it is writing. Ends with its connection.
+struct MemoryLink {
+  explicit MemoryLink(JobId job, int fd) : job(job), fd(fd) {}
+  const JobId job;
+  const int fd;
+  std::mutex mutex;
+  bool ended = false;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Held>> held;
+  std::unique_ptr<MemoryBorrower> borrower;  // of the connection's thread
+
+  // Never waits for the executor: one that does not read what it asked for is cut off.
+  void Tell(WireKind kind, const MemoryWords& words, std::size_t count) {
+    pollfd room{fd, POLLOUT, 0};
+    bool sent = ::poll(&room, 1, 0) == 1 && (room.revents & POLLOUT) != 0 && SendWireFrame(fd, kind, EncodeWords(words, count)).ok();
+    if (!sent) ::shutdown(fd, SHUT_RDWR);
+  }
+};
+
 struct Connection {
   UniqueFd fd;         // closed by the acceptor after the thread has ended, so that shutdown() always meets the right socket
   bool local = false;  // Unix
   JobId job;           // after the proof
+  bool over = false;   // its thread is done
   std::thread thread;
 };
 
@@ -95,7 +122,14 @@ struct BlockService::Impl {
   std::atomic<std::uint64_t> served_bytes_total{0}, adopted_bytes_total{0};
   std::thread acceptor;
 
-  using Leases = std::unordered_map<std::uint64_t, std::shared_ptr<const SegmentLease>>;
+  std::unordered_map<std::uint64_t, std::shared_ptr<MemoryLink>> links;  // under `mutex`
+
+  // What ends with a connection.
+  struct Leases {
+    std::unordered_map<std::uint64_t, std::shared_ptr<const SegmentLease>> segments;
+    std::uint64_t link_id = 0;
+    std::shared_ptr<MemoryLink> link;
+  };
 
   void Wake() {
     std::uint64_t one = 1;
@@ -130,6 +164,15 @@ struct BlockService::Impl {
     if (!fd) return errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS;
     if (!local) rpc::TuneSocket(fd.get());
     std::lock_guard lock(mutex);
+    std::uint32_t unproven = 0;
+    for (const Connection& other : connections) unproven += !other.job && !other.over ? 1 : 0;
+    // Who connects and proves nothing must not keep out those who do.
+    for (auto oldest = connections.begin(); unproven >= options.unproven_max && oldest != connections.end(); ++oldest) {
+      if (oldest->job || oldest->over) continue;
+      ::shutdown(oldest->fd.get(), SHUT_RDWR);
+      ++refused_total;
+      break;
+    }
     if (stopping || connections.size() >= options.connections_max) {
       ++refused_total;
       return true;
@@ -175,6 +218,7 @@ struct BlockService::Impl {
     ::shutdown(at->fd.get(), SHUT_RDWR);
     {
       std::lock_guard lock(mutex);
+      at->over = true;
       ended.push_back(at);
     }
     Wake();
@@ -198,10 +242,13 @@ struct BlockService::Impl {
     }
     SetTimeouts(fd, options.idle_ms, options.send_ms);
     Leases leases;
-    while (true) {
-      ASSIGN_OR_RETURN(WireFrame request, ReceiveWireFrame(fd, kRequestBytesMax, options.request_ms));
-      RETURN_IF_ERROR(Handle(connection, request, leases));
+    Status status;
+    while (status.ok()) {
+      auto request = ReceiveWireFrame(fd, kRequestBytesMax, options.request_ms);
+      status = request.ok() ? Handle(connection, *request, leases) : request.status();
     }
+    if (leases.link != nullptr) EndLink(leases);
+    return status;
   }
 
   // An error ends the connection; what the reader can be told goes out as an answer.
@@ -217,10 +264,18 @@ struct BlockService::Impl {
         case WireKind::kRelease: {
           std::uint64_t id = 0;
           if (request.payload.size() == sizeof id) std::memcpy(&id, request.payload.data(), sizeof id);
-          leases.erase(id);
+          leases.segments.erase(id);
           return {};
         }
+        case WireKind::kReserve:
+          return Reserve(fd, job, request);
+        case WireKind::kMoved:
+        case WireKind::kDrop:
+          return EndReservation(job, request);
+        case WireKind::kOpenMemory:
+          return OpenMemory(fd, job, leases);
         default:
+          if (leases.link != nullptr) return Borrow(*leases.link->borrower, request);
           break;
       }
     } else {
@@ -239,17 +294,129 @@ struct BlockService::Impl {
   static Status Answer(int fd, const Status& error) { return SendWireFrame(fd, WireKind::kError, EncodeStatus(error)); }
 
   Status Adopt(int fd, JobId job, WireFrame& request) {
-    auto producer = DecodeProducer(request.payload);
-    if (!producer.ok()) return producer.status();
-    auto info = store->Adopt(*producer, job, request.fd.release());
+    ASSIGN_OR_RETURN(AdoptRequest adopt, DecodeAdopt(request.payload));
+    std::shared_ptr<Held> held;
+    if (adopt.link != 0) {
+      ASSIGN_OR_RETURN(std::shared_ptr<MemoryLink> link, FindLink(adopt.link, job));
+      std::lock_guard lock(link->mutex);
+      auto at = link->held.find(adopt.reservation);
+      if (at == link->held.end()) return NoReservation();
+      held = std::move(at->second);
+      link->held.erase(at);
+    }
+    std::unique_lock<std::mutex> lock;
+    if (held != nullptr) lock = std::unique_lock(held->mutex);
+    auto info = store->Adopt(adopt.producer, job, request.fd.release(), held == nullptr ? nullptr : held->reservation.get());
     if (!info.ok()) return Answer(fd, info.status());
     adopted_bytes_total += info->bytes;
     return SendWireFrame(fd, WireKind::kOk, EncodeInfo(*info));
   }
 
+  // ---- memory
+  static Status NoReservation() { return Status(Code::kInvalid, "BLK22", "a segment that was not announced, or whose link has ended"); }
+
+  Result<std::shared_ptr<MemoryLink>> FindLink(std::uint64_t id, JobId job) {
+    std::lock_guard lock(mutex);
+    auto at = links.find(id);
+    if (at == links.end() || at->second->job != job) return NoReservation();
+    return at->second;
+  }
+
+  Status Reserve(int fd, JobId job, const WireFrame& request) {
+    ASSIGN_OR_RETURN(MemoryWords words, DecodeWords(request.payload, 3));
+    ASSIGN_OR_RETURN(std::shared_ptr<MemoryLink> link, FindLink(words[0], job));
+    std::shared_ptr<Held> held;
+    {
+      std::lock_guard lock(link->mutex);
+      if (link->ended) return NoReservation();
+      std::shared_ptr<Held>& at = link->held[words[1]];
+      if (at == nullptr) {
+        if (link->held.size() > options.leases_of_connection_max) {
+          link->held.erase(words[1]);
+          return Answer(
+              fd, Status(Code::kResourceExhausted, "BLK33", "too many segments are written at once", "", "run fewer tasks at a time"));
+        }
+        at = std::make_shared<Held>();
+        at->reservation = store->Reserve();
+      }
+      held = at;
+    }
+    std::lock_guard lock(held->mutex);
+    if (words[2] > kSegmentBytesMax) return Status(Code::kInvalid, "BLK22", "an impossible size of a segment");
+    const int before = held->reservation->fd();
+    auto fits = held->reservation->Extend(words[2]);
+    if (!fits.ok()) return Answer(fd, fits.status());
+    const int now = held->reservation->fd();
+    return SendWireFrame(fd, WireKind::kOk, EncodeWords({*fits ? 1u : 0u}, 1), now == before ? -1 : now);
+  }
+
+  Status EndReservation(JobId job, const WireFrame& request) {
+    ASSIGN_OR_RETURN(MemoryWords words, DecodeWords(request.payload, 2));
+    auto link = FindLink(words[0], job);
+    if (!link.ok()) return {};  // it ended by itself
+    std::shared_ptr<Held> held;
+    {
+      std::lock_guard lock((*link)->mutex);
+      auto at = (*link)->held.find(words[1]);
+      if (at == (*link)->held.end()) return {};
+      held = at->second;
+      if (request.kind == WireKind::kDrop) (*link)->held.erase(at);
+    }
+    std::lock_guard lock(held->mutex);
+    if (request.kind == WireKind::kMoved) held->reservation->DropMemory();
+    return {};
+  }
+
+  Status OpenMemory(int fd, JobId job, Leases& leases) {
+    if (leases.link != nullptr) return Status(Code::kInvalid, "BLK22", "a second memory link on one connection");
+    SetTimeouts(fd, 0, options.send_ms);  // between tasks there is nothing to say
+    auto link = std::make_shared<MemoryLink>(job, fd);
+    MemoryLink* raw = link.get();  // the borrower ends before the link does
+    link->borrower =
+        store->NewBorrower({.granted = [raw](std::uint64_t id, std::uint64_t bytes) { raw->Tell(WireKind::kLent, {id, bytes}, 2); },
+                            .ask_back = [raw] { raw->Tell(WireKind::kAskBack, {}, 0); }});
+    leases.link = link;
+    leases.link_id = next_lease++;
+    {
+      std::lock_guard lock(mutex);
+      links.emplace(leases.link_id, std::move(link));
+    }
+    return SendWireFrame(fd, WireKind::kOk, EncodeWords({leases.link_id}, 1));
+  }
+
+  static Status Borrow(MemoryBorrower& borrower, const WireFrame& request) {
+    if (request.kind == WireKind::kAsk) {
+      ASSIGN_OR_RETURN(MemoryWords words, DecodeWords(request.payload, 2));
+      return borrower.Ask(words[0], words[1]);
+    }
+    ASSIGN_OR_RETURN(MemoryWords words, DecodeWords(request.payload, 1));
+    switch (request.kind) {
+      case WireKind::kWithdraw:
+        return borrower.Withdraw(words[0]), Status();
+      case WireKind::kRest:
+        return borrower.Rest(words[0]), Status();
+      case WireKind::kLetGo:
+        return borrower.LetGo(words[0]), Status();
+      default:
+        return Status(Code::kInvalid, "BLK22", "an unknown request about memory");
+    }
+  }
+
+  void EndLink(Leases& leases) {
+    {
+      std::lock_guard lock(mutex);
+      links.erase(leases.link_id);
+    }
+    leases.link->borrower.reset();
+    std::unordered_map<std::uint64_t, std::shared_ptr<Held>> held;
+    std::lock_guard lock(leases.link->mutex);
+    leases.link->ended = true;
+    held.swap(leases.link->held);
+  }
+
   Status OpenLocal(int fd, JobId job, const WireFrame& request, Leases& leases) {
     ASSIGN_OR_RETURN(SegmentQuery query, DecodeQuery(request.payload));
-    if (leases.size() >= options.leases_of_connection_max)
+    if (leases.segments.size() >= options.leases_of_connection_max)
       return Answer(fd, Status(Code::kResourceExhausted, "BLK33", "too many segments are open at once", "", "open fewer streams"));
     auto lease = store->Lease(job, query.producer, query.segment);
     if (!lease.ok()) return Answer(fd, lease.status());
@@ -257,7 +424,7 @@ struct BlockService::Impl {
     std::uint64_t id = next_lease++;
     std::string payload = EncodeOpened(id, 0, (*lease)->index().Range(query.first, query.count));
     int passed = (*lease)->fd();
-    leases.emplace(id, std::move(*lease));
+    leases.segments.emplace(id, std::move(*lease));
     return SendWireFrame(fd, WireKind::kOk, payload, passed);
   }
 

@@ -1,7 +1,9 @@
 // Blocks across processes. The daemon's side (Service) listens on a Unix socket for the executors of this machine and on a TCP port
 // for readers elsewhere; the executor's side (RemoteBlocks) implements the operator's BlockReader and BlockWriter on top of it.
 //
-//   executor: builds a segment in pooled private huge pages, pwrites it into a fresh memfd, seals it, passes the descriptor (SCM_RIGHTS)
+//   executor: builds a segment in pooled private huge pages, has the daemon make room (kReserve), pwrites it into the daemon's memfd, cuts
+//   it to its size and seals it; where the daemon has no memory left it hands out a file instead
+//   operator memory: one connection of each executor borrows for its tasks and gives back what rests when asked: see MemoryBorrower
 //   same machine: the reader gets the descriptor and preads; the daemon never maps what user code could have truncated
 //   elsewhere: one TCP request streams extents with sendfile; each extent's checksum travels with it and is verified by the reader
 //   Bytes of a segment owned by *another daemon* always go by TCP, also on one machine.
@@ -14,10 +16,12 @@
 #include <memory>
 #include <string>
 
+#include "base/huge_pages.h"
 #include "base/ids.h"
 #include "base/status.h"
 #include "dag/task.h"
 #include "worker/blocks/block_store.h"
+#include "worker/blocks/task_memory.h"
 
 namespace ropewalk::blocks {
 
@@ -25,6 +29,7 @@ struct ServiceOptions {
   std::string unix_path;                       // made 0600; a stale one is replaced
   std::string listen_address = "127.0.0.1:0";  // loopback only until there is TLS
   std::uint32_t connections_max = 256;         // each has a thread
+  std::uint32_t unproven_max = 64;             // of these, without a proven token yet; one more: the oldest of them goes
   std::uint32_t connections_of_job_max = 96;   // so that one job cannot keep the others out
   std::uint32_t leases_of_connection_max = 65536;
   std::int64_t handshake_ms = 3'000;  // a peer that has not proven its token by then is cut off
@@ -65,6 +70,8 @@ struct RemoteOptions {
   std::uint32_t attempts_max = 4;  // to reach another daemon, with a pause that doubles between them
   std::int64_t first_retry_ms = 50;
   std::int64_t answer_ms = 30'000;  // how long another daemon may be silent
+  // Where tasks take their memory from: it keeps what was lent and not what was not.
+  HugePages* pages = &ProcessPages();
 };
 
 class RemoteBlocks final : public dag::BlockReader, public dag::BlockWriter {
@@ -75,9 +82,11 @@ class RemoteBlocks final : public dag::BlockReader, public dag::BlockWriter {
   Result<std::unique_ptr<dag::SegmentWriter>> NewSegment(TaskAttempt producer, std::uint32_t parts) override;
   // Local segments: kDataLoss at once when gone. Others: any failure is met in Next().
   Result<std::unique_ptr<dag::ExtentStream>> Open(const dag::SegmentRef& segment, std::uint32_t first, std::uint32_t count) override;
+  TaskMemory& memory();  // what tasks of this process borrow of the daemon
 
  private:
   struct Impl;
+  class Writer;
   explicit RemoteBlocks(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -60,6 +60,15 @@ Charge::~Charge() {
   if (state_ == nullptr || bytes_ == 0) return;
   std::lock_guard lock(state_->mutex);
   state_->stats.memory_bytes -= bytes_;
+  state_->Freed();
+}
+
+void Charge::ShrinkTo(std::uint64_t bytes) {
+  if (bytes >= bytes_) return;
+  std::lock_guard lock(state_->mutex);
+  state_->stats.memory_bytes -= bytes_ - bytes;
+  bytes_ = bytes;
+  state_->Freed();
 }
 
 std::span<const std::byte> ChunkList::At(std::uint64_t offset, std::uint64_t length) const {
@@ -170,6 +179,7 @@ dag::SegmentInfo StoreState::Insert(std::shared_ptr<Segment> segment) {
     stats.spilled_bytes_total += segment->index.file_bytes();
   }
   ++stats.segments;
+  Freed();
   dag::SegmentInfo info = segment->info;
   segments.emplace(info.segment, std::move(segment));
   return info;
@@ -214,6 +224,7 @@ void StoreState::EndLease(Segment* segment) {
   if (segment->leases == 0 && segment->spillable() && !segment->freed && !segment->spilling) {
     segment->lru = lru.insert(lru.end(), segment);
     segment->in_lru = true;
+    Freed();
   }
 }
 

@@ -1,15 +1,19 @@
-// What the block store's parts share: the table of segments, the memory budget and the choice of what to spill.
+// What the block store's parts share: the table of segments, the one memory budget (segments and what tasks borrow) and the choice of what
+// to spill.
 //
 // Owner: BlockStore, and every lease, so that leases may outlive the store. Thread rule: each function says whether `mutex` is held.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -37,6 +41,13 @@ class Charge {
     return *this;
   }
   ~Charge();
+  std::uint64_t bytes() const { return bytes_; }
+  // Takes over what `other` counts, of the same store.
+  void Absorb(Charge other) {
+    if (state_ == nullptr) state_ = std::move(other.state_);
+    bytes_ += std::exchange(other.bytes_, 0);
+  }
+  void ShrinkTo(std::uint64_t bytes);
 
  private:
   std::shared_ptr<StoreState> state_;
@@ -93,6 +104,22 @@ struct StoreState : std::enable_shared_from_this<StoreState> {
   void FreeWhere(const std::function<bool(const Segment&)>& matches);
   std::string NewPath();
 
+  // Called with the mutex held after memory came back or may be spilled now.
+  void Freed() {
+    if (!asks.empty()) freed.notify_all();
+  }
+
+  // ---- operator memory, memory_lender.cc. The last two with the mutex held.
+  struct Borrower;
+  struct Ask {
+    std::shared_ptr<Borrower> by;
+    std::uint64_t id = 0, bytes = 0;
+  };
+  std::unique_ptr<MemoryBorrower> NewBorrower(BorrowerHandlers handlers);  // takes the mutex itself
+  void Lend();                                                             // the lender's thread
+  bool TryGrant(const Ask& ask, bool beyond_budget);
+  bool MakeRoom(std::unique_lock<std::mutex>& lock, const Ask& head);
+
   const StoreOptions options;
   BufferPool pool;
   std::unique_ptr<SpillDir> dir;
@@ -106,6 +133,13 @@ struct StoreState : std::enable_shared_from_this<StoreState> {
   std::uint64_t spills_running = 0;
   std::uint64_t memfds = 0;  // segments that hold a descriptor
   StoreStats stats;
+
+  std::condition_variable freed;  // memory came back, a segment may be spilled, somebody asks, or the end
+  std::deque<Ask> asks;           // first come, first served
+  std::set<std::shared_ptr<Borrower>> borrowers;
+  std::uint64_t in_use_bytes = 0;  // lent to tasks that run
+  bool lending_ends = false;
+  std::thread lender;  // started by the first borrower
 
  private:
   Status SpillOne(std::unique_lock<std::mutex>& lock, std::shared_ptr<Segment> victim);

@@ -171,6 +171,61 @@ struct BlockStore::Impl {
   std::shared_ptr<StoreState> state;
 };
 
+// ---- reservations ----------------------------------------------------------------------------------------------------------------------
+
+struct Reservation::Counted {
+  std::shared_ptr<StoreState> state;
+  Charge charge;
+  std::uint64_t bytes = 0;  // of the memfd
+  UniqueFd memfd, file;
+  std::string path;
+};
+
+Reservation::Reservation(std::unique_ptr<Counted> counted) : counted_(std::move(counted)) {}
+
+Reservation::~Reservation() {
+  if (!counted_->path.empty()) ::unlink(counted_->path.c_str());
+}
+
+Result<bool> Reservation::Extend(std::uint64_t bytes) {
+  Counted& c = *counted_;
+  if (on_disk_) return false;
+  Charge more;
+  ASSIGN_OR_RETURN(bool fits, c.state->Reserve(bytes, &more));
+  if (fits && !c.memfd) c.memfd = UniqueFd(::memfd_create("ropewalk-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  // Where the machine itself has no more, the disk has.
+  if (fits && c.memfd && (bytes == 0 || ::fallocate(c.memfd.get(), 0, static_cast<off_t>(c.bytes), static_cast<off_t>(bytes)) == 0)) {
+    c.charge.Absorb(std::move(more));
+    c.bytes += bytes;
+    fd_ = c.memfd.get();
+    return true;
+  }
+  std::string path = c.state->NewPath();
+  c.file = UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!c.file)
+    return Status(errno == ENOSPC || errno == EDQUOT ? Code::kResourceExhausted : Code::kUnavailable, "BLK05", "cannot create " + path,
+                  std::strerror(errno), "free space there, or give more memory (--memory)");
+  c.path = std::move(path);
+  fd_ = c.file.get();
+  on_disk_ = true;
+  return false;
+}
+
+void Reservation::DropMemory() {
+  counted_->memfd.Close();
+  counted_->charge = Charge();
+}
+
+std::unique_ptr<MemoryBorrower> BlockStore::NewBorrower(BorrowerHandlers handlers) {
+  return impl_->state->NewBorrower(std::move(handlers));
+}
+
+std::unique_ptr<Reservation> BlockStore::Reserve() {
+  auto counted = std::make_unique<Reservation::Counted>();
+  counted->state = impl_->state;
+  return std::unique_ptr<Reservation>(new Reservation(std::move(counted)));
+}
+
 BlockStore::BlockStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<BlockStore>> BlockStore::Open(StoreOptions options) {
@@ -182,6 +237,12 @@ Result<std::unique_ptr<BlockStore>> BlockStore::Open(StoreOptions options) {
 }
 
 BlockStore::~BlockStore() {
+  {
+    std::lock_guard lock(impl_->state->mutex);
+    impl_->state->lending_ends = true;
+    impl_->state->freed.notify_all();
+  }
+  if (impl_->state->lender.joinable()) impl_->state->lender.join();
   impl_->state->FreeWhere([](const Segment&) { return true; });
 }
 
@@ -197,7 +258,21 @@ Result<std::unique_ptr<dag::ExtentStream>> BlockStore::Open(const dag::SegmentRe
   return std::unique_ptr<dag::ExtentStream>(std::make_unique<MemoryExtentStream>(std::move(lease), entries));
 }
 
-Result<dag::SegmentInfo> BlockStore::Adopt(TaskAttempt producer, JobId job, int fd) {
+Result<dag::SegmentInfo> BlockStore::Adopt(TaskAttempt producer, JobId job, int fd, Reservation* reserved) {
+  if (reserved != nullptr) {
+    UniqueFd unused(fd);
+    fd = reserved->counted_->memfd.release();
+  }
+  if (reserved != nullptr && reserved->on_disk()) {
+    UniqueFd unused(fd);
+    struct stat info{};
+    if (::fstat(reserved->fd(), &info) != 0)
+      return Status(Code::kUnavailable, "BLK06", "cannot look at " + reserved->counted_->path, std::strerror(errno));
+    auto segment = std::make_shared<Segment>();
+    ASSIGN_OR_RETURN(segment->index, ParseSegment(reserved->fd(), static_cast<std::uint64_t>(info.st_size), producer, job));
+    segment->path = std::exchange(reserved->counted_->path, {});
+    return impl_->state->Insert(std::move(segment));
+  }
   auto memfd = std::make_shared<MemFile>();
   memfd->fd = UniqueFd(fd);
   constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
@@ -212,7 +287,13 @@ Result<dag::SegmentInfo> BlockStore::Adopt(TaskAttempt producer, JobId job, int 
 
   StoreState& state = *impl_->state;
   Charge charge;
-  ASSIGN_OR_RETURN(bool fits, state.Reserve(bytes, &charge));
+  if (reserved != nullptr) charge = std::move(reserved->counted_->charge);
+  bool fits = charge.bytes() >= bytes;
+  charge.ShrinkTo(bytes);  // announced in steps
+  if (!fits) {             // less was announced than came
+    charge = Charge();
+    ASSIGN_OR_RETURN(fits, state.Reserve(bytes, &charge));
+  }
   if (fits) {
     memfd->charge = std::move(charge);
   } else {

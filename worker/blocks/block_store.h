@@ -1,4 +1,5 @@
-// Segments of one worker: in memory while the budget allows, spilled to plain run files beyond it, served to readers under leases.
+// Segments of one worker: in memory while the budget allows, spilled to plain run files beyond it, served to readers under leases. What
+// running tasks need comes out of the same budget: segments make room for it.
 //
 // The store is the same for the embedded backend (writers and readers are threads of this process, extents are views of the segment's own
 // memory: no copy) and for the worker daemon (writers are executors that hand over a sealed memfd; readers pread or get the bytes by TCP).
@@ -27,18 +28,20 @@ class BufferPool;
 struct SegmentIndex;
 
 struct StoreOptions {
-  std::uint64_t memory_bytes_max = 1ull << 30;
-  std::uint64_t descriptors_max = 8192;  // adopted segments in memory hold one descriptor each; beyond this they spill
-  std::string spill_dir;                 // created 0700; leftovers of dead owners are removed at start
-  JobId job;                             // of segments that NewSegment makes (embedded: the one job)
-  std::string location;                  // what SegmentRef.location of own segments says; empty: this process
+  std::uint64_t memory_bytes_max = 1ull << 30;  // segments and what is lent to tasks, together
+  std::uint64_t descriptors_max = 8192;         // adopted segments in memory hold one descriptor each; beyond this they spill
+  std::string spill_dir;                        // created 0700; leftovers of dead owners are removed at start
+  JobId job;                                    // of segments that NewSegment makes (embedded: the one job)
+  std::string location;                         // what SegmentRef.location of own segments says; empty: this process
   // Called when a segment turns out to be unreadable (its run file is gone), from the thread that met it. May be empty.
   std::function<void(JobId, SegmentId)> on_lost;
 };
 
 struct StoreStats {
-  std::uint64_t memory_bytes = 0;  // of segments, finished or being written, leased ones included
+  std::uint64_t memory_bytes = 0;  // counted against the budget: segments (finished, reserved, leased) and what is lent
   std::uint64_t memory_bytes_peak = 0;
+  std::uint64_t lent_bytes = 0;           // of these: lent to tasks that run, or resting with who borrowed them
+  std::uint64_t lent_beyond_total = 0;    // how often a task that ran alone got more than the budget
   std::uint64_t spilled_bytes = 0;        // now in run files
   std::uint64_t spilled_bytes_total = 0;  // ever written to run files
   std::uint64_t segments = 0;
@@ -62,6 +65,48 @@ class SegmentLease {
   virtual std::span<const std::byte> Memory(std::uint64_t offset, std::uint64_t length) const = 0;
 };
 
+// Room for a segment that somebody else writes: counted from before its first byte until it is adopted, or until this dies.
+// Thread rule: one thread at a time. Must not outlive the store.
+class Reservation {
+ public:
+  ~Reservation();
+  // Makes room for `bytes` more by spilling; the pages of the memfd are allocated here, so that they are this process's and not of whoever
+  // writes them. False: there is none, and the segment goes to a run file from now on, which is not counted. kResourceExhausted,
+  // kUnavailable: nor can a file be made.
+  Result<bool> Extend(std::uint64_t bytes);
+  // What the segment is written to. A run file's writer may damage it even after its adoption: checksums are kept elsewhere.
+  int fd() const { return fd_; }
+  bool on_disk() const { return on_disk_; }
+  void DropMemory();  // what was written to memory has been copied to the file
+
+ private:
+  friend class BlockStore;
+  struct Counted;
+  explicit Reservation(std::unique_ptr<Counted> counted);
+  std::unique_ptr<Counted> counted_;
+  int fd_ = -1;
+  bool on_disk_ = false;
+};
+
+// Somebody who runs tasks and borrows what they need: an executor behind its socket, or the embedded backend. Memory is lent first come,
+// first served; segments are spilled for it, and what rests with other borrowers is asked back. Where all of that does not help because
+// tasks use the memory, the ask waits for them; where no task runs anywhere it is granted although it does not fit. So whoever waits holds
+// nothing that another waits for, and what never fits runs alone.
+// Thread rule: any thread. Must not outlive the store.
+class MemoryBorrower {
+ public:
+  virtual ~MemoryBorrower() = default;  // gives all back; no handler runs afterwards
+  // `id` is the caller's. kResourceExhausted BLK36: too many asks at once.
+  virtual Status Ask(std::uint64_t id, std::uint64_t bytes) = 0;
+  virtual void Withdraw(std::uint64_t id) = 0;  // it may be granted just now all the same
+  virtual void Rest(std::uint64_t bytes) = 0;   // a task is over; its memory is kept warm until it is asked back
+  virtual void LetGo(std::uint64_t bytes) = 0;  // of what rests
+};
+struct BorrowerHandlers {  // called from the lender's thread without locks
+  std::function<void(std::uint64_t id, std::uint64_t bytes)> granted;
+  std::function<void()> ask_back;  // answer by LetGo of all that rests
+};
+
 class BlockStore final : public dag::BlockReader, public dag::BlockWriter {
  public:
   static Result<std::unique_ptr<BlockStore>> Open(StoreOptions options);
@@ -74,8 +119,11 @@ class BlockStore final : public dag::BlockReader, public dag::BlockWriter {
 
   // Takes over a sealed memfd that holds a whole segment (daemon), and closes `fd` in every case. kInvalid (BLK07) unless it is a memfd
   // sealed against writing, growing and shrinking; kDataLoss unless the layout is whole and says that `producer` of `job` made it;
-  // kResourceExhausted when it does not fit in memory and cannot be spilled.
-  Result<dag::SegmentInfo> Adopt(TaskAttempt producer, JobId job, int fd);
+  // kResourceExhausted when it does not fit in memory and cannot be spilled. With `reserved` (then `fd` is -1) it is what was written to
+  // the reservation, and its count is taken over.
+  Result<dag::SegmentInfo> Adopt(TaskAttempt producer, JobId job, int fd, Reservation* reserved = nullptr);
+  std::unique_ptr<Reservation> Reserve();
+  std::unique_ptr<MemoryBorrower> NewBorrower(BorrowerHandlers handlers);
 
   // A hold on the segment that `producer` of `job` made; kDataLoss (BLK08) when it is not (or no longer) here.
   Result<std::shared_ptr<const SegmentLease>> Lease(JobId job, const TaskAttempt& producer, SegmentId segment);

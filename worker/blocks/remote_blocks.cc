@@ -1,11 +1,11 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -13,6 +13,7 @@
 #include "worker/blocks/block_service.h"
 #include "worker/blocks/fetcher.h"
 #include "worker/blocks/file_extents.h"
+#include "worker/blocks/memory_link.h"
 #include "worker/blocks/wire.h"
 
 namespace ropewalk::blocks {
@@ -42,23 +43,10 @@ struct LocalLease {
   }
 };
 
-Result<UniqueFd> ConnectUnix(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return Status(Code::kInvalid, "BLK30", "the block service's path is too long", path);
-  std::memcpy(address.sun_path, path.c_str(), path.size());
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    return Status(Code::kUnavailable, "BLK43", "cannot reach this worker's block service at " + path, std::strerror(errno),
-                  "is the worker daemon still running?");
-  SetTimeouts(fd.get(), kLocalAnswerMs, kLocalAnswerMs);
-  return fd;
-}
-
 }  // namespace
 
 struct RemoteBlocks::Impl {
-  Impl(RemoteOptions given) : options(std::move(given)), fetcher(options, pool) {}
+  Impl(RemoteOptions given) : options(std::move(given)), pool(options.read_ahead_bytes_total / 4), fetcher(options, pool) {}
 
   const RemoteOptions options;
   BufferPool pool;
@@ -66,10 +54,12 @@ struct RemoteBlocks::Impl {
   std::vector<std::shared_ptr<LocalConnection>> connections;
   std::size_t turn = 0;
   Fetcher fetcher;
+  std::unique_ptr<MemoryLink> memory;
+  std::atomic<std::uint64_t> next_reservation{1};
 
   Result<std::shared_ptr<LocalConnection>> Connect() {
     auto connection = std::make_shared<LocalConnection>();
-    ASSIGN_OR_RETURN(connection->fd, ConnectUnix(options.unix_path));
+    ASSIGN_OR_RETURN(connection->fd, ConnectUnix(options.unix_path, kLocalAnswerMs));
     RETURN_IF_ERROR(ProveToken(connection->fd.get(), options.job, options.token));
     std::lock_guard lock(mutex);
     connections.push_back(connection);
@@ -92,6 +82,15 @@ struct RemoteBlocks::Impl {
     }
     *held = std::unique_lock(picked->call_mutex);
     return picked;
+  }
+
+  // Without an answer.
+  void Tell(WireKind kind, std::string_view payload) {
+    std::unique_lock<std::mutex> held;
+    auto connection = Pick(&held);
+    if (!connection.ok()) return;  // with the daemon, what it held for us is gone
+    std::lock_guard lock((*connection)->send_mutex);
+    (void)SendWireFrame((*connection)->fd.get(), kind, payload);
   }
 
   Result<WireFrame> Call(WireKind kind, std::string_view payload, int passed_fd, std::shared_ptr<LocalConnection>* used) {
@@ -130,13 +129,16 @@ struct RemoteBlocks::Impl {
   }
 };
 
-namespace {
-
-class RemoteWriter final : public dag::SegmentWriter {
+// Builds a segment in a buffer and writes it to a memfd of the daemon's, which has made room before; where there is none left, to a file of
+// the daemon's.
+class RemoteBlocks::Writer final : public dag::SegmentWriter {
  public:
-  using Adopt = std::function<Result<dag::SegmentInfo>(const TaskAttempt&, int memfd)>;
-  RemoteWriter(TaskAttempt producer, JobId job, std::uint32_t parts, BufferPool pool, Adopt adopt)
-      : producer_(producer), index_(producer, job, parts), pool_(std::move(pool)), adopt_(std::move(adopt)) {}
+  Writer(Impl* impl, TaskAttempt producer, std::uint32_t parts)
+      : impl_(impl), reservation_(impl->next_reservation.fetch_add(1)), producer_(producer), index_(producer, impl->options.job, parts) {}
+  ~Writer() override {
+    file_.Close();
+    if (reserved_ > 0) impl_->Tell(WireKind::kDrop, EncodeWords({impl_->memory->id(), reservation_}, 2));
+  }
 
   Status Append(std::uint32_t part, std::span<const std::byte> bytes, std::uint64_t records) override {
     if (sealed_) return Status(Code::kInternal, "BLK03", "append to a sealed segment");
@@ -150,10 +152,12 @@ class RemoteWriter final : public dag::SegmentWriter {
     }
     if (bytes.size() >= kDirectBytes || (buffer_.capacity() != 0 && used_ + bytes.size() > buffer_.capacity())) RETURN_IF_ERROR(Flush());
     if (bytes.size() >= kDirectBytes) {
-      RETURN_IF_ERROR(OpenFile());
-      return WriteExactly(file_.get(), start, bytes, kWhere);
+      RETURN_IF_ERROR(MakeRoom(start + bytes.size(), kStepBytesMin));
+      RETURN_IF_ERROR(WriteExactly(file_.get(), start, bytes, kWhere));
+      written_ = start + bytes.size();
+      return {};
     }
-    if (buffer_.capacity() == 0) buffer_ = pool_.Get(kBuildBytes);
+    if (buffer_.capacity() == 0) buffer_ = impl_->pool.Get(kBuildBytes);
     if (used_ == 0) start_ = start;
     std::memcpy(buffer_.data() + used_, bytes.data(), bytes.size());
     used_ += bytes.size();
@@ -162,7 +166,7 @@ class RemoteWriter final : public dag::SegmentWriter {
 
   char* Room(std::size_t bytes) override {
     if (sealed_ || bytes > kBuildBytes) return nullptr;
-    if (buffer_.capacity() == 0) buffer_ = pool_.Get(kBuildBytes);
+    if (buffer_.capacity() == 0) buffer_ = impl_->pool.Get(kBuildBytes);
     if (used_ + bytes > buffer_.capacity() && !Flush().ok()) return nullptr;  // what was not written stays: Append meets the error again
     return reinterpret_cast<char*>(buffer_.data() + used_);
   }
@@ -170,14 +174,21 @@ class RemoteWriter final : public dag::SegmentWriter {
   Result<dag::SegmentInfo> Seal() override {
     if (sealed_) return Status(Code::kInternal, "BLK03", "a segment is sealed once");
     sealed_ = true;
-    RETURN_IF_ERROR(OpenFile());
-    RETURN_IF_ERROR(Flush());
     SegmentIndex index = std::move(index_).Finish();
+    RETURN_IF_ERROR(MakeRoom(index.file_bytes(), 0));  // its whole size is known now
+    RETURN_IF_ERROR(Flush());
     RETURN_IF_ERROR(WriteExactly(file_.get(), index.data_bytes, AsBytes(index.Tail()), kWhere));
-    if (::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0)
+    // More was announced than it came to.
+    if (::ftruncate(file_.get(), static_cast<off_t>(index.file_bytes())) != 0)
+      return Status(Code::kUnavailable, "BLK06", "cannot cut a segment to its size", std::strerror(errno));
+    if (!on_disk_ && ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0)
       return Status(Code::kUnavailable, "BLK06", "cannot seal a segment", std::strerror(errno));
     buffer_ = Buffer();
-    ASSIGN_OR_RETURN(dag::SegmentInfo info, adopt_(producer_, file_.get()));
+    std::shared_ptr<LocalConnection> used;
+    reserved_ = 0;  // the daemon takes it over, or drops it
+    ASSIGN_OR_RETURN(WireFrame answer,
+                     impl_->Call(WireKind::kAdopt, EncodeAdopt({producer_, impl_->memory->id(), reservation_}), -1, &used));
+    ASSIGN_OR_RETURN(dag::SegmentInfo info, DecodeInfo(answer.payload));
     file_.Close();
     if (info != index.Info(info.segment))
       return Status(Code::kDataLoss, "BLK22", "the daemon read another segment of " + ToString(producer_) + " than was written");
@@ -185,35 +196,69 @@ class RemoteWriter final : public dag::SegmentWriter {
   }
 
  private:
-  static constexpr char kWhere[] = "shared memory (memfd)";
+  static constexpr char kWhere[] = "a new segment";
+  static constexpr std::uint64_t kStepBytesMin = 4u << 20, kStepBytesMax = 16u << 20;
 
-  Status OpenFile() {
-    if (file_) return {};
-    file_ = UniqueFd(::memfd_create("ropewalk-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (file_) return {};
-    return Status(Code::kResourceExhausted, "BLK05", "cannot create a segment in shared memory", std::strerror(errno),
-                  "give more memory or raise the open files limit");
+  // Room for `bytes` of the segment in all, and `step_bytes` more (growing with the segment) when any is needed, so that the daemon is not
+  // asked for each buffer.
+  Status MakeRoom(std::uint64_t bytes, std::uint64_t step_bytes) {
+    if (on_disk_ || (file_ && bytes <= reserved_)) return {};
+    if (step_bytes > 0) step_bytes = std::clamp(reserved_, step_bytes, kStepBytesMax);
+    const std::uint64_t more = std::max(bytes - std::min(bytes, reserved_), step_bytes);
+    std::shared_ptr<LocalConnection> used;
+    ASSIGN_OR_RETURN(WireFrame answer,
+                     impl_->Call(WireKind::kReserve, EncodeWords({impl_->memory->id(), reservation_, more}, 3), -1, &used));
+    ASSIGN_OR_RETURN(MemoryWords words, DecodeWords(answer.payload, 1));
+    reserved_ = std::max<std::uint64_t>(reserved_ + more, 1);
+    if (words[0] == 0) return MoveTo(std::move(answer.fd));
+    if (answer.fd) file_ = std::move(answer.fd);
+    return file_ ? Status() : NoDescriptor();
+  }
+
+  Status NoDescriptor() const {
+    return Status(Code::kResourceExhausted, "BLK13", "no descriptor for the segment of " + ToString(producer_), "",
+                  "raise the open files limit");
+  }
+
+  Status MoveTo(UniqueFd to) {
+    if (!to) return NoDescriptor();
+    if (file_) {
+      Buffer piece = impl_->pool.Get(kDirectBytes);
+      for (std::uint64_t at = 0; at < written_;) {
+        std::span<std::byte> bytes(piece.data(), std::min<std::uint64_t>(kDirectBytes, written_ - at));
+        RETURN_IF_ERROR(ReadExactly(file_.get(), at, bytes, producer_));
+        RETURN_IF_ERROR(WriteExactly(to.get(), at, bytes, kWhere));
+        at += bytes.size();
+      }
+      file_.Close();
+      impl_->Tell(WireKind::kMoved, EncodeWords({impl_->memory->id(), reservation_}, 2));
+    }
+    file_ = std::move(to);
+    on_disk_ = true;
+    return {};
   }
 
   Status Flush() {
     if (used_ == 0) return {};
-    RETURN_IF_ERROR(OpenFile());
+    RETURN_IF_ERROR(MakeRoom(start_ + used_, kStepBytesMin));
     RETURN_IF_ERROR(WriteExactly(file_.get(), start_, {buffer_.data(), used_}, kWhere));
+    written_ = start_ + used_;
     used_ = 0;
     return {};
   }
 
+  Impl* const impl_;
+  const std::uint64_t reservation_;
   const TaskAttempt producer_;
   IndexBuilder index_;
-  BufferPool pool_;
-  const Adopt adopt_;
-  UniqueFd file_;
+  UniqueFd file_;  // the memfd, or the daemon's file
+  bool on_disk_ = false;
   Buffer buffer_;
-  std::uint64_t start_ = 0, used_ = 0;
+  std::uint64_t start_ = 0, used_ = 0;  // of the buffer
+  std::uint64_t written_ = 0;           // to file_
+  std::uint64_t reserved_ = 0;          // 0: the daemon holds nothing for us
   bool sealed_ = false;
 };
-
-}  // namespace
 
 RemoteBlocks::RemoteBlocks(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 RemoteBlocks::~RemoteBlocks() = default;
@@ -221,18 +266,15 @@ RemoteBlocks::~RemoteBlocks() = default;
 Result<std::unique_ptr<RemoteBlocks>> RemoteBlocks::Connect(RemoteOptions options) {
   auto impl = std::make_unique<Impl>(std::move(options));
   ASSIGN_OR_RETURN(auto first, impl->Connect());
+  ASSIGN_OR_RETURN(impl->memory, MemoryLink::Connect(impl->options));
   return std::unique_ptr<RemoteBlocks>(new RemoteBlocks(std::move(impl)));
 }
 
 Result<std::unique_ptr<dag::SegmentWriter>> RemoteBlocks::NewSegment(TaskAttempt producer, std::uint32_t parts) {
-  return std::unique_ptr<dag::SegmentWriter>(std::make_unique<RemoteWriter>(
-      producer, impl_->options.job, parts, impl_->pool,
-      [impl = impl_.get()](const TaskAttempt& made_by, int memfd) -> Result<dag::SegmentInfo> {
-        std::shared_ptr<LocalConnection> used;
-        ASSIGN_OR_RETURN(WireFrame answer, impl->Call(WireKind::kAdopt, EncodeProducer(made_by), memfd, &used));
-        return DecodeInfo(answer.payload);
-      }));
+  return std::unique_ptr<dag::SegmentWriter>(std::make_unique<Writer>(impl_.get(), producer, parts));
 }
+
+TaskMemory& RemoteBlocks::memory() { return *impl_->memory; }
 
 Result<std::unique_ptr<dag::ExtentStream>> RemoteBlocks::Open(const dag::SegmentRef& segment, std::uint32_t first, std::uint32_t count) {
   if (segment.location.empty() || segment.location == impl_->options.data_address) return impl_->OpenLocal(segment, first, count);

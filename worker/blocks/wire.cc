@@ -249,18 +249,38 @@ Status DecodeStatus(std::string_view bytes) {
   return Status(static_cast<Code>(code), parts[0], parts[1], parts[2], parts[3]);
 }
 
-std::string EncodeProducer(const TaskAttempt& producer) {
+std::string EncodeAdopt(const AdoptRequest& request) {
   std::string bytes;
   ByteWriter writer(&bytes);
-  WriteProducer(writer, producer);
+  WriteProducer(writer, request.producer);
+  writer.Fixed(request.link);
+  writer.Fixed(request.reservation);
   return bytes;
 }
 
-Result<TaskAttempt> DecodeProducer(std::string_view bytes) {
+Result<AdoptRequest> DecodeAdopt(std::string_view bytes) {
   ByteReader reader(bytes);
-  TaskAttempt producer = ReadProducer(reader);
+  AdoptRequest request;
+  request.producer = ReadProducer(reader);
+  request.link = reader.Fixed<std::uint64_t>();
+  request.reservation = reader.Fixed<std::uint64_t>();
   if (!Whole(reader)) return Malformed();
-  return producer;
+  return request;
+}
+
+std::string EncodeWords(const MemoryWords& words, std::size_t count) {
+  std::string bytes;
+  ByteWriter writer(&bytes);
+  for (std::size_t i = 0; i < count; ++i) writer.Fixed(words[i]);
+  return bytes;
+}
+
+Result<MemoryWords> DecodeWords(std::string_view bytes, std::size_t count) {
+  ByteReader reader(bytes);
+  MemoryWords words{};
+  for (std::size_t i = 0; i < count; ++i) words[i] = reader.Fixed<std::uint64_t>();
+  if (!Whole(reader)) return Malformed();
+  return words;
 }
 
 std::string EncodeQuery(const SegmentQuery& query) {

@@ -15,6 +15,7 @@
 // Thread rule: one connection, one thread at a time.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <span>
@@ -30,15 +31,28 @@
 namespace ropewalk::blocks {
 
 enum class WireKind : std::uint32_t {
-  kAdopt = 1,         // Unix only; the sealed memfd travels with it: producer -> SegmentInfo
+  kAdopt = 1,         // Unix only: AdoptRequest -> SegmentInfo; without a reservation the sealed memfd travels with it
   kOpenLocal = 2,     // Unix only: SegmentQuery -> lease id, entries; the segment's descriptor travels with the answer
   kRelease = 3,       // Unix only, no answer: lease id
   kOpenRemote = 4,    // SegmentQuery -> entries, then as data the first extents up to window_bytes
   kRead = 5,          // producer, segment, ranges -> the bytes as data
   kAdoptDurable = 6,  // as kAdopt; answered when the segment lies synced on the disk
+  // Room for a segment before it is written, Unix only. `link` is of a kOpenMemory connection, with which reservations end.
+  kReserve = 7,  // MemoryWords {link, id, bytes} -> {1}: memory, {0}: a file; a descriptor travels with the answer when it is a new one
+  kMoved = 8,    // {link, id}, no answer: what was in memory has been copied to the file
+  kDrop = 9,     // {link, id}, no answer: it will not be adopted
+  // Makes this connection the one over which its process borrows operator memory, Unix only; from then on both sides speak unasked.
+  kOpenMemory = 10,  // -> {link}
+  kAsk = 11,         // {id, bytes}: see MemoryBorrower
+  kWithdraw = 12,    // {id}
+  kRest = 13,        // {bytes}
+  kLetGo = 14,       // {bytes}
   kOk = 100,
-  kError = 101,  // a Status
+  kError = 101,    // a Status
+  kLent = 102,     // {id, bytes}
+  kAskBack = 103,  // {}
 };
+using MemoryWords = std::array<std::uint64_t, 3>;
 
 inline constexpr std::uint32_t kRequestBytesMax = 64u << 10;
 inline constexpr std::uint32_t kResponseBytesMax = (1u << 30);  // an index of kExtentsMax entries fits
@@ -85,9 +99,16 @@ Result<JobId> CheckToken(int fd, std::int64_t limit_ms, TokenOf token_of);
 
 std::string EncodeStatus(const Status& status);
 Status DecodeStatus(std::string_view bytes);  // never OK
-std::string EncodeProducer(const TaskAttempt& producer);
+struct AdoptRequest {
+  TaskAttempt producer;
+  std::uint64_t link = 0, reservation = 0;  // link 0: nothing was reserved
+};
+std::string EncodeAdopt(const AdoptRequest& request);
+Result<AdoptRequest> DecodeAdopt(std::string_view bytes);
+// The first `count` words; those behind are 0.
+std::string EncodeWords(const MemoryWords& words, std::size_t count);
+Result<MemoryWords> DecodeWords(std::string_view bytes, std::size_t count);
 std::string EncodeQuery(const SegmentQuery& query);
-Result<TaskAttempt> DecodeProducer(std::string_view bytes);
 Result<SegmentQuery> DecodeQuery(std::string_view bytes);
 std::string EncodeRead(const TaskAttempt& producer, SegmentId segment, std::span<const ByteRange> ranges);
 struct ReadRequest {

@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -23,24 +25,26 @@ namespace {
 
 constexpr std::uint32_t kProtocol = 1;
 constexpr int kConnectMs = 5'000;
+constexpr std::size_t kDiskQueueMax = 64;  // chunks of artifacts, one for each artifact that is fetched
 constexpr std::int64_t kFirstPauseMs = 50;
 constexpr std::uint32_t kForgetGraceMs = 2'000;  // for executors of a job that is over, and which nobody has told to stop
 constexpr std::int64_t kRegisterMs = 15'000;     // silence that is borne until the master has said its own limit
 
 }  // namespace
 
-Daemon::Daemon(rpc::EventLoop& loop, WorkerOptions options, std::string token, std::unique_ptr<Spawner> spawner,
+Daemon::Daemon(rpc::EventLoop& loop, WorkerOptions options, JobUser user, std::string token, std::unique_ptr<Spawner> spawner,
                std::function<void(const Status&)> ended)
     : loop_(loop),
       options_(std::move(options)),
+      user_(user),
       token_(std::move(token)),
       ended_(std::move(ended)),
       spawner_(std::move(spawner)),
       instance_(rpc::NewNonce()) {}
 
-Result<std::unique_ptr<Daemon>> Daemon::Start(rpc::EventLoop& loop, WorkerOptions options, std::string token,
+Result<std::unique_ptr<Daemon>> Daemon::Start(rpc::EventLoop& loop, WorkerOptions options, JobUser user, std::string token,
                                               std::unique_ptr<Spawner> spawner, std::function<void(const Status&)> ended) {
-  std::unique_ptr<Daemon> daemon(new Daemon(loop, std::move(options), std::move(token), std::move(spawner), std::move(ended)));
+  std::unique_ptr<Daemon> daemon(new Daemon(loop, std::move(options), user, std::move(token), std::move(spawner), std::move(ended)));
   RETURN_IF_ERROR(daemon->Open());
   loop.Post([raw = daemon.get(), alive = daemon->alive_] {
     if (*alive) raw->Connect();
@@ -57,8 +61,9 @@ Status Daemon::Open() {
   if (error)
     return Status(Code::kUserError, "WORKER12", "cannot use the state folder " + folder, error.message(),
                   "name a writable folder with --dir");
-  ASSIGN_OR_RETURN(artifacts_, storage::ArtifactStore::Open({.folder = folder + "/artifacts"}));
-  ASSIGN_OR_RETURN(store_, blocks::BlockStore::Open({.memory_bytes_max = options_.memory_bytes / 2,
+  ASSIGN_OR_RETURN(artifacts_, storage::ArtifactStore::Open({.folder = folder + "/artifacts", .bytes_max = options_.artifact_bytes_max}));
+  disk_ = std::make_unique<SerialWorker>(kDiskQueueMax);
+  ASSIGN_OR_RETURN(store_, blocks::BlockStore::Open({.memory_bytes_max = options_.memory_bytes,
                                                      .spill_dir = folder + "/blocks",
                                                      .on_lost = [this, alive = alive_](JobId job, SegmentId segment) {
                                                        loop_.Post([this, alive, job, segment] {
@@ -72,6 +77,14 @@ Status Daemon::Open() {
                                                      }}));
   ASSIGN_OR_RETURN(
       service_, blocks::BlockService::Start({.unix_path = folder + "/blocks.sock", .listen_address = options_.data_address}, store_.get()));
+  if (user_.uid >= 0) {  // the token proves who may speak there; the mode only kept others out
+    for (const std::string& path : {folder + "/blocks.sock", folder + "/artifacts", folder + "/jobs"})
+      if (::chmod(path.c_str(), path.ends_with(".sock") ? 0666 : 0711) != 0)
+        return Status(Code::kUserError, "WORKER12", "cannot open " + path + " to the user of jobs", std::strerror(errno));
+  }
+  if (options_.use_cgroups) groups_ = ExecutorGroups::Open();
+  if (groups_ == nullptr || !groups_->limits_memory())
+    LOG(WARNING) << Limits() << ": a job's memory is limited by rlimits only, and its processes only where jobs have a user of their own";
   spawner_->Listen([this, alive = alive_](const SpawnEvent& event) {
     loop_.Post([this, alive, event] {
       if (*alive) OnSpawnEvent(event);
@@ -80,9 +93,12 @@ Status Daemon::Open() {
   return {};
 }
 
+std::string Daemon::Limits() const { return groups_ == nullptr ? "no cgroups: turned off" : groups_->description(); }
+
 Daemon::~Daemon() {
   *alive_ = false;
   if (connector_.joinable()) connector_.join();
+  disk_.reset();  // what it posts from here on is not run
   master_.reset();
   for (rpc::EventLoop::TimerId timer : {beat_timer_, silence_timer_, connect_timer_, drain_timer_}) loop_.Cancel(timer);
   spawner_.reset();  // ends all executors, so that the readers below meet their end
@@ -139,6 +155,7 @@ void Daemon::RegisterNow() {
   hello->set_memory_bytes(options_.memory_bytes);
   hello->set_glibc(GlibcVersion());
   hello->set_cpu_level(CpuLevel());
+  hello->set_limits(Limits());
   for (const blocks::HeldSegment& held : store_->List()) {
     wire::HeldSegment* segment = hello->add_segments();
     segment->set_job(held.job.value);
@@ -234,7 +251,8 @@ void Daemon::Beat() {
   wire::FromWorker message;
   wire::Heartbeat* beat = message.mutable_heartbeat();
   beat->set_sequence(++beats_);
-  beat->set_blocks_bytes(stats.memory_bytes);
+  beat->set_blocks_bytes(stats.memory_bytes - stats.lent_bytes);
+  beat->set_lent_bytes(stats.lent_bytes);
   beat->set_spilled_bytes(stats.spilled_bytes);
   beat->set_spilled_bytes_total(stats.spilled_bytes_total);
   beat->set_executors(static_cast<std::uint32_t>(executors_.size()));
@@ -350,6 +368,7 @@ void Daemon::ForgetJob(JobId job, std::vector<storage::OutputSpec> discard) {
 void Daemon::DropJobIfOver(JobId job) {
   auto at = jobs_.find(job);
   if (at == jobs_.end() || !at->second.forgotten || !at->second.executors.empty()) return;
+  for (const std::string& sha256 : at->second.pinned) artifacts_->Unpin(sha256);
   store_->FreeJob(job);  // what the last executor handed over between our order and its end
   janitor_.Do([folder = JobFolder(job), discard = std::move(at->second.discard)] {
     for (const storage::OutputSpec& output : discard) storage::DiscardOutput(output);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/serial_worker.h"
 #include "base/status.h"
 #include "dag/task.h"
 #include "rpc/event_loop.h"
@@ -22,9 +23,11 @@
 #include "worker/blocks/block_service.h"
 #include "worker/blocks/block_store.h"
 #include "worker/blocks/unique_fd.h"
+#include "worker/daemon/cgroup.h"
 #include "worker/daemon/executor_checks.h"
 #include "worker/daemon/janitor.h"
 #include "worker/daemon/link.h"
+#include "worker/daemon/machine.h"
 #include "worker/daemon/output_reader.h"
 #include "worker/daemon/spawner.h"
 #include "worker/daemon/worker.h"
@@ -45,7 +48,7 @@ class Daemon {
  public:
   // `options` are complete (no "0: default" left); `spawner` was forked before any thread. `ended` is called once when the daemon cannot go
   // on.
-  static Result<std::unique_ptr<Daemon>> Start(rpc::EventLoop& loop, WorkerOptions options, std::string token,
+  static Result<std::unique_ptr<Daemon>> Start(rpc::EventLoop& loop, WorkerOptions options, JobUser user, std::string token,
                                                std::unique_ptr<Spawner> spawner, std::function<void(const Status&)> ended);
   ~Daemon();  // ends all executors
 
@@ -64,9 +67,10 @@ class Daemon {
     std::unique_ptr<Link> link;
     std::unique_ptr<OutputReader> out, err;
     ExecutorChecks checks;
-    blocks::UniqueFd cursors;   // read with pread only: the executor could truncate it
-    bool stop_ordered = false;  // by the master
-    Status end_reason;          // set where we ended it by ourselves
+    blocks::UniqueFd cursors;            // read with pread only: the executor could truncate it
+    bool stop_ordered = false;           // by the master
+    Status end_reason;                   // set where we ended it by ourselves
+    std::uint64_t memory_bytes_max = 0;  // of its control group, or of its data segment
     std::uint64_t memory_kills_before = 0;
     bool process_gone = false, link_gone = false, out_gone = false, err_gone = false;
     SpawnEvent exit;
@@ -77,9 +81,10 @@ class Daemon {
     std::set<ExecutorId> executors;
     bool forgotten = false;
     std::vector<storage::OutputSpec> discard;  // when the last executor is gone: until then it may write there
+    std::set<std::string> pinned;  // artifacts
   };
 
-  Daemon(rpc::EventLoop& loop, WorkerOptions options, std::string token, std::unique_ptr<Spawner> spawner,
+  Daemon(rpc::EventLoop& loop, WorkerOptions options, JobUser user, std::string token, std::unique_ptr<Spawner> spawner,
          std::function<void(const Status&)> ended);
 
   // ---- daemon.cc
@@ -98,13 +103,17 @@ class Daemon {
   void ForgetJob(JobId job, std::vector<storage::OutputSpec> discard);
   void DropJobIfOver(JobId job);
   std::string JobFolder(JobId job) const;
+  std::string Limits() const;  // in words: what can be limited here
 
   // ---- executors.cc
   void StartExecutor(const wire::StartExecutorOrder& order);
   void RequestArtifact(const std::string& sha256);
   void OnArtifactChunk(const wire::ArtifactChunk& chunk);
+  void OnArtifactStored(const std::string& sha256, const Result<bool>& complete);
+  void AskAgain(const std::string& sha256);
   void ArtifactFailed(const std::string& sha256, const Status& status);
   Status Spawn(Executor& executor);
+  Status SetLimits(Executor& executor, SpawnRequest* request);
   Result<std::vector<std::string>> PlaceFiles(Executor& executor, std::string* path);  // gives the environment
   void OnSpawnEvent(const SpawnEvent& event);
   void OnExecutorFrame(ExecutorId id, const std::string& payload);
@@ -117,13 +126,16 @@ class Daemon {
 
   rpc::EventLoop& loop_;
   const WorkerOptions options_;
+  const JobUser user_;
   const std::string token_;
   std::function<void(const Status&)> ended_;
   std::unique_ptr<Spawner> spawner_;
+  std::unique_ptr<ExecutorGroups> groups_;
   std::string instance_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // of what other threads post; false from the destructor on
 
   std::unique_ptr<storage::ArtifactStore> artifacts_;
+  std::unique_ptr<SerialWorker> disk_;  // where artifacts are written, hashed and synced
   std::unique_ptr<blocks::BlockStore> store_;
   std::unique_ptr<blocks::BlockService> service_;
 

@@ -16,6 +16,7 @@
 
 #include "base/escape.h"
 #include "base/job_name.h"
+#include "dag/operator_memory.h"
 #include "dag/wire/wire.h"
 #include "proto/executor.pb.h"
 #include "proto/worker.pb.h"
@@ -31,6 +32,16 @@ constexpr std::int64_t kSocketGraceMs = 1'000;
 constexpr std::int64_t kAskAgainMs = 200;
 constexpr std::int64_t kHelloMs = 60'000;
 constexpr std::uint32_t kSlotsMax = 1024;
+// A job that is built as we are: shadow memory takes several times what the program does, and far more addresses.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kMemoryFactor = 8;
+#else
+constexpr std::uint64_t kMemoryFactor = 1;
+#endif
+constexpr std::uint64_t kProcessBytes = 64ull << 20;  // an executor's code and buffers, beside what its tasks borrow
+constexpr std::uint64_t kSlotBytes = 8ull << 20;      // a thread's stack and its arena of small memory
+constexpr std::uint64_t kDataBytesSlack = 1ull << 30;
+constexpr std::uint64_t kProcessesMax = 1024;
 
 // The last part of a library's name; "" for what cannot be a file's name.
 std::string FileName(const std::string& name) {
@@ -82,8 +93,10 @@ void Daemon::StartExecutor(const wire::StartExecutorOrder& order) {
   if (!job || order.spec().artifacts().empty() || order.slots() == 0 || order.slots() > kSlotsMax)
     return EndExecutor(started,
                        Status(Code::kInvalid, "WORKER22", "an order to start an executor cannot be right", "no job, executable or slots"));
-  for (const std::string& sha256 : order.spec().artifacts())
+  for (const std::string& sha256 : order.spec().artifacts()) {
+    if (jobs_[job].pinned.insert(sha256).second) artifacts_->Pin(sha256);
     if (!artifacts_->Has(sha256)) started.missing.insert(sha256);
+  }
   std::set<std::string> missing = started.missing;
   for (const std::string& sha256 : missing) RequestArtifact(sha256);
   if (!missing.empty()) return;
@@ -104,14 +117,27 @@ void Daemon::OnArtifactChunk(const wire::ArtifactChunk& chunk) {
   if (chunk.failure().code() != 0) {
     Status status = dag::FromWire(chunk.failure());
     if (status.code() != Code::kUnavailable) return ArtifactFailed(sha256, status);
-    WorkerId asked_by = worker_;
-    loop_.After(kAskAgainMs, [this, alive = alive_, sha256, asked_by] {
-      if (!*alive || worker_ != asked_by || fetching_.erase(sha256) == 0) return;
-      RequestArtifact(sha256);
-    });
-    return;
+    return AskAgain(sha256);
   }
-  auto complete = artifacts_->Put(sha256, chunk.offset(), chunk.size(), chunk.chunk());
+  auto kept = std::make_shared<wire::ArtifactChunk>(chunk);
+  const bool queued = disk_->Post([this, alive = alive_, kept, asked_by = worker_] {
+    auto complete = artifacts_->Put(kept->sha256(), kept->offset(), kept->size(), kept->chunk());
+    loop_.Post([this, alive, kept, asked_by, complete = std::move(complete)] {
+      if (*alive && worker_ == asked_by) OnArtifactStored(kept->sha256(), complete);
+    });
+  });
+  if (!queued) AskAgain(sha256);
+}
+
+void Daemon::AskAgain(const std::string& sha256) {
+  loop_.After(kAskAgainMs, [this, alive = alive_, sha256, asked_by = worker_] {
+    if (!*alive || worker_ != asked_by || fetching_.erase(sha256) == 0) return;
+    RequestArtifact(sha256);
+  });
+}
+
+void Daemon::OnArtifactStored(const std::string& sha256, const Result<bool>& complete) {
+  if (fetching_.count(sha256) == 0) return;
   if (!complete.ok()) return ArtifactFailed(sha256, complete.status());
   fetching_.erase(sha256);
   if (!*complete) return RequestArtifact(sha256);
@@ -149,7 +175,9 @@ Result<std::vector<std::string>> Daemon::PlaceFiles(Executor& executor, std::str
       return Status(Code::kInvalid, "WORKER26", "a library of the job has an impossible name",
                     EscapeForLog(spec.artifact_names_size() > i ? spec.artifact_names(i) : ""));
     std::string at = (i == 0 ? folder + "/bin/" : lib + "/") + name;
-    RETURN_IF_ERROR(PlaceLink(artifacts_->PathOf(spec.artifacts(i)), at));
+    const std::string artifact = artifacts_->PathOf(spec.artifacts(i));
+    if (user_.uid >= 0 && ::chmod(artifact.c_str(), 0555) != 0) return PlaceFailed(artifact, std::strerror(errno));
+    RETURN_IF_ERROR(PlaceLink(artifact, at));
     if (i == 0) *path = at;
   }
   // Its cursors: readable after its end, whatever that was.
@@ -189,6 +217,8 @@ Status Daemon::Spawn(Executor& executor) {
   ASSIGN_OR_RETURN(request.environment, PlaceFiles(executor, &request.path));
   request.argv.assign(spec.argv().begin(), spec.argv().end());
   if (request.argv.empty()) request.argv.push_back(request.path);
+
+  RETURN_IF_ERROR(SetLimits(executor, &request));
 
   int pair[2], out[2], err[2];
   auto failed = [] {
@@ -243,6 +273,41 @@ Status Daemon::Spawn(Executor& executor) {
                   Status(Code::kUserError, "WORKER27", "an executor did not say hello within " + std::to_string(kHelloMs / 1000) + " s",
                          "main does something slow before Init", "call Init first in main"));
   });
+  return {};
+}
+
+// What an executor may take: the memory of its slots and what a process needs besides, by a control group where there are any.
+Status Daemon::SetLimits(Executor& executor, SpawnRequest* request) {
+  const std::uint64_t slots = executor.order->slots();
+  const dag::Settings settings = dag::FromWire(executor.order->spec().settings());
+  // A task that declares more than there is runs alone, so it must be able to.
+  executor.memory_bytes_max =
+      std::max(options_.memory_bytes / std::max<std::uint64_t>(options_.slots, 1) * slots, dag::LargestTaskBytes(settings)) +
+      kProcessBytes + kSlotBytes * slots;
+  executor.memory_bytes_max *= kMemoryFactor;
+  const std::uint64_t processes_max = kProcessesMax + 4 * slots;
+  if (user_.uid >= 0) {
+    request->uid = user_.uid;
+    request->gid = user_.gid;
+    request->processes_max = options_.slots * kProcessesMax;  // counts all executors of the worker
+    const auto uid = static_cast<uid_t>(user_.uid);
+    const auto gid = static_cast<gid_t>(user_.gid);
+    const std::string folder = JobFolder(executor.job);
+    for (const std::string& path : {folder, folder + "/bin", folder + "/lib"})
+      if (::chmod(path.c_str(), 0711) != 0) return PlaceFailed(path, std::strerror(errno));
+    for (const std::string& path : {executor.scratch, executor.scratch + "/spill", executor.scratch + "/cursors"})
+      if (::chmod(path.c_str(), 0700) != 0 || ::chown(path.c_str(), uid, gid) != 0) return PlaceFailed(path, std::strerror(errno));
+  }
+  if (groups_ != nullptr && groups_->limits_memory()) {
+    ASSIGN_OR_RETURN(ExecutorGroups::Entry entry,
+                     groups_->Make(executor.id.value, {.memory_bytes = executor.memory_bytes_max, .processes_max = processes_max}));
+    request->group_procs = std::move(entry.procs);
+    request->group_processes_max = std::move(entry.processes_max);
+  } else if (kMemoryFactor == 1) {
+    // Counts what is mapped and not what is touched, so it is generous.
+    executor.memory_bytes_max = 2 * executor.memory_bytes_max + kDataBytesSlack;
+    request->data_bytes_max = executor.memory_bytes_max;
+  }
   return {};
 }
 
@@ -379,7 +444,11 @@ void Daemon::Finish(ExecutorId id) {
   Status reason = executor->end_reason;
   if (reason.ok() && !executor->stop_ordered) {
     const std::string who = "an executor on " + options_.name + " ended by " + words;
-    if (exit.signal == SIGKILL && OutOfMemoryKills() > executor->memory_kills_before)
+    if (exit.signal == SIGKILL && groups_ != nullptr && groups_->MemoryKills(id.value) > 0)
+      reason = Status(Code::kResourceExhausted, "WORKER35", who,
+                      "the job used more than the " + std::to_string(executor->memory_bytes_max >> 20) + " MiB that an executor has here",
+                      "use less memory in the job's own code, or give the worker more (--memory)");
+    else if (exit.signal == SIGKILL && OutOfMemoryKills() > executor->memory_kills_before)
       reason = Status(Code::kResourceExhausted, "WORKER29", who, "the machine ran out of memory",
                       "give the worker less memory, or the job more partitions");
     else if (exit.signal != 0 && !CrashedByItself(exit.signal))
@@ -408,6 +477,7 @@ void Daemon::Finish(ExecutorId id) {
   Send(&message);
   LOG(INFO) << "executor " << id.value << " of " << JobName(executor->job) << ": " << words;
 
+  if (groups_ != nullptr) groups_->Remove(id.value);
   std::error_code error;
   std::filesystem::remove_all(executor->scratch, error);
   if (error) LOG(WARNING) << "cannot remove " << executor->scratch << ": " << error.message();

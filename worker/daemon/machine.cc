@@ -1,8 +1,13 @@
 #include "worker/daemon/machine.h"
 
 #include <gnu/libc-version.h>
+#include <pwd.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
+#include <cstring>
+
+#include "base/escape.h"
 
 namespace ropewalk::worker {
 
@@ -27,6 +32,15 @@ std::string CpuLevel() {
 std::uint64_t MachineMemoryBytes() {
   long pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
   return pages > 0 && size > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(size) : 4ull << 30;
+}
+
+Result<JobUser> FindUser(const std::string& name) {
+  passwd entry{}, *found = nullptr;
+  std::string buffer(16 << 10, '\0');
+  const int error = ::getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  if (found != nullptr) return JobUser{entry.pw_uid, entry.pw_gid};
+  return Status(Code::kUserError, "WORKER34", "there is no user " + EscapeForLog(name), error == 0 ? "" : std::strerror(error),
+                "make one, or mend worker.job_user");
 }
 
 std::string HostName() {

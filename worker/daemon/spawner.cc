@@ -87,10 +87,14 @@ Status Spawner::Spawn(const SpawnRequest& request) {
   writer.Sized(request.path);
   writer.Sized(request.folder);
   writer.Sized(request.fallback_folder);
-  for (const auto* list : {&request.argv, &request.environment}) {
+  for (const auto* list : {&request.argv, &request.environment, &request.group_procs}) {
     writer.Varint(list->size());
     for (const std::string& item : *list) writer.Sized(item);
   }
+  writer.Sized(request.group_processes_max);
+  for (std::uint64_t number :
+       {request.data_bytes_max, request.processes_max, static_cast<std::uint64_t>(request.uid), static_cast<std::uint64_t>(request.gid)})
+    writer.Fixed(number);
   if (payload.size() > kSpawnBytesMax)
     return Status(Code::kInvalid, "WORKER14", "arguments and environment of an executor have " + std::to_string(payload.size()) + " bytes",
                   "the limit is " + std::to_string(kSpawnBytesMax), "pass less by arguments, more by files");

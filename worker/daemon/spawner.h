@@ -1,9 +1,10 @@
 // Starts executors from a small single-threaded process, so that no fork ever happens in a daemon with threads. The daemon talks to it over
 // a socket pair; when that closes, however the daemon died, the spawner ends all executors and itself.
 //
-// An executor gets: its own session; descriptor 0 = /dev/null, 1 and 2 = pipes, 3 = its socket to the daemon, nothing else; only the
-// environment that it was given; default signals; no new privileges; no core dumps; a death signal for the case that the spawner dies; and
-// it is the first that the kernel ends when memory is short. When it ends, everything that it started is ended too.
+// An executor gets: its own session; its control groups, user and limits; descriptor 0 = /dev/null, 1 and 2 = pipes, 3 = its socket to the
+// daemon, nothing else; only the environment that it was given; default signals; no new privileges; no core dumps; a death signal for the
+// case that the spawner dies; and it is the first that the kernel ends when memory is short. When it ends, everything that it started is
+// ended too.
 //
 // Thread rule: Spawner: Spawn() and Kill() from one thread; the handler is called from the spawner's own reading thread.
 #pragma once
@@ -30,6 +31,12 @@ struct SpawnRequest {
   std::string folder;                                  // working folder, if it can be entered
   std::string fallback_folder;                         // otherwise
   int socket_fd = -1, stdout_fd = -1, stderr_fd = -1;  // become 3, 1 and 2; the caller closes its copies afterwards
+  // Limits. 0, -1 and empty: none.
+  std::vector<std::string> group_procs;  // cgroup.procs files that it enters by
+  std::string group_processes_max;       // pids.max: set to 0 when it is over, so that nothing it started can multiply while it is ended
+  std::uint64_t data_bytes_max = 0;      // RLIMIT_DATA
+  std::uint64_t processes_max = 0;       // RLIMIT_NPROC: of its user, on the whole machine
+  std::int64_t uid = -1, gid = -1;       // with no other groups
 };
 
 struct SpawnEvent {

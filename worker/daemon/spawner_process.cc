@@ -1,5 +1,6 @@
 // The spawner's own half. It allocates little, has one thread, and trusts the daemon (its parent), not the executors.
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -34,8 +35,45 @@ constexpr useconds_t kKillPauseUs = 2000;
 
 struct Child {
   std::string path, folder, fallback_folder;
-  std::vector<std::string> argv, environment;
+  std::vector<std::string> argv, environment, group_procs;
+  std::string group_processes_max;
+  std::uint64_t data_bytes_max = 0, processes_max = 0;
+  std::int64_t uid = -1, gid = -1;
 };
+
+// errno.
+int WriteText(const char* path, const char* text) {
+  int fd = ::open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return errno;
+  const auto length = static_cast<ssize_t>(std::strlen(text));
+  const int error = ::write(fd, text, static_cast<std::size_t>(length)) == length ? 0 : errno;
+  ::close(fd);
+  return error;
+}
+
+// Both limits, so that the executor cannot raise it again.
+int Limit(__rlimit_resource resource, std::uint64_t value) {
+  rlimit limit{value, value};
+  return value == 0 || ::setrlimit(resource, &limit) == 0 ? 0 : errno;
+}
+
+// Errno of what failed. The user comes last: it may do less.
+int TakeLimits(const Child& child) {
+  for (const std::string& procs : child.group_procs)
+    if (int error = WriteText(procs.c_str(), "0"); error != 0) return error;
+  rlimit none{0, 0}, files{};
+  if (::setrlimit(RLIMIT_CORE, &none) != 0 || ::getrlimit(RLIMIT_NOFILE, &files) != 0) return errno;
+  files.rlim_cur = files.rlim_max = std::min(files.rlim_max, kOpenFilesMax);
+  if (::setrlimit(RLIMIT_NOFILE, &files) != 0) return errno;
+  // Where it is not allowed the kernel chooses by itself.
+  (void)WriteText("/proc/self/oom_score_adj", "500");
+  if (int error = Limit(RLIMIT_DATA, child.data_bytes_max); error != 0) return error;
+  if (int error = Limit(RLIMIT_NPROC, child.processes_max); error != 0) return error;
+  if (child.uid < 0) return 0;
+  const auto uid = static_cast<uid_t>(child.uid);
+  const auto gid = static_cast<gid_t>(child.gid);
+  return ::setgroups(0, nullptr) == 0 && ::setresgid(gid, gid, gid) == 0 && ::setresuid(uid, uid, uid) == 0 ? 0 : errno;
+}
 
 std::vector<char*> Pointers(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
@@ -47,17 +85,10 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 // Runs in the forked child. Returns errno of what failed.
 int Become(Child& child, pid_t spawner, const int (&given)[3], int report_fd) {
   if (::setsid() < 0) return errno;
-  // Before the parent is looked at: whoever dies in between is noticed by one of the two.
+  if (int error = TakeLimits(child); error != 0) return error;
+  // After the change of user, which resets it, and before the parent is looked at: whoever dies in between is noticed by one of the two.
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return errno;
   if (::getppid() != spawner) return ESRCH;
-  rlimit none{0, 0}, files{};
-  if (::setrlimit(RLIMIT_CORE, &none) != 0 || ::getrlimit(RLIMIT_NOFILE, &files) != 0) return errno;
-  files.rlim_cur = std::min(files.rlim_max, kOpenFilesMax);
-  if (::setrlimit(RLIMIT_NOFILE, &files) != 0) return errno;
-  if (int fd = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC); fd >= 0) {
-    (void)!::write(fd, "500", 3);  // where it is not allowed the kernel chooses by itself
-    ::close(fd);
-  }
 
   // Out of the way of 0-3 first; the copies close themselves at exec.
   int high[3], null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -117,6 +148,7 @@ class Server {
       if (watched[0].revents != 0 && !HandleMessage()) break;
     }
     // The daemon is gone, or wants us to go: nothing may be left behind.
+    for (const auto& [id, leader] : running_) EndForks(leader);
     running_.clear();
     EndStrays();
   }
@@ -160,7 +192,10 @@ class Server {
     if (header.type == SpawnerMessage::kKill) {
       auto id = reader.Fixed<std::uint64_t>();
       auto signal = reader.Fixed<std::int32_t>();
-      if (auto at = running_.find(id); at != running_.end()) SignalSession(at->second, signal);
+      auto at = running_.find(id);
+      if (at == running_.end()) return true;
+      if (signal == SIGKILL) EndForks(at->second);
+      SignalSession(at->second.pid, signal);
       return true;
     }
     auto id = reader.Fixed<std::uint64_t>();
@@ -168,8 +203,13 @@ class Server {
     child.path = reader.Sized();
     child.folder = reader.Sized();
     child.fallback_folder = reader.Sized();
-    for (auto* list : {&child.argv, &child.environment})
+    for (auto* list : {&child.argv, &child.environment, &child.group_procs})
       for (std::uint64_t left = reader.Varint(); left > 0 && reader.ok(); --left) list->emplace_back(reader.Sized());
+    child.group_processes_max = reader.Sized();
+    child.data_bytes_max = reader.Fixed<std::uint64_t>();
+    child.processes_max = reader.Fixed<std::uint64_t>();
+    child.uid = static_cast<std::int64_t>(reader.Fixed<std::uint64_t>());
+    child.gid = static_cast<std::int64_t>(reader.Fixed<std::uint64_t>());
     if (!reader.ok()) return false;
     return Spawn(id, child, fds);
   }
@@ -195,7 +235,7 @@ class Server {
       }
       return Send({.kind = SpawnEvent::kFailed, .id = id, .error = error});
     }
-    running_[id] = pid;
+    running_[id] = {pid, child.group_processes_max};
     return Send({.kind = SpawnEvent::kStarted, .id = id, .pid = pid});
   }
 
@@ -210,12 +250,13 @@ class Server {
     std::vector<SpawnEvent> ended;
     int status;
     for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-      auto at = std::find_if(running_.begin(), running_.end(), [pid](const auto& entry) { return entry.second == pid; });
+      auto at = std::find_if(running_.begin(), running_.end(), [pid](const auto& entry) { return entry.second.pid == pid; });
       if (at == running_.end()) continue;  // a grandchild whose parent ended before it
       ended.push_back({.kind = SpawnEvent::kExited,
                        .id = at->first,
                        .exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0,
                        .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0});
+      EndForks(at->second);
       running_.erase(at);
     }
     if (ended.empty()) return;
@@ -250,7 +291,7 @@ class Server {
         const Process* at = &process;
         for (std::size_t depth = 0; depth <= all.size(); ++depth) {
           for (const auto& [id, leader] : running_)
-            if (at->session == leader || at->pid == leader) return true;
+            if (at->session == leader.pid || at->pid == leader.pid) return true;
           auto parent = by_pid.find(at->parent);
           if (at->parent == self || parent == by_pid.end()) return false;
           at = parent->second;
@@ -268,8 +309,17 @@ class Server {
     }
   }
 
+  struct Leader {
+    pid_t pid = 0;
+    std::string group_processes_max;
+  };
+  // Whatever its group still holds can end, and cannot multiply. Without a group, or when the group is gone already: nothing.
+  static void EndForks(const Leader& leader) {
+    if (!leader.group_processes_max.empty()) (void)WriteText(leader.group_processes_max.c_str(), "0");
+  }
+
   UniqueFd control_;
-  std::map<std::uint64_t, pid_t> running_;
+  std::map<std::uint64_t, Leader> running_;
 };
 
 }  // namespace

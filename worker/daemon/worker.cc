@@ -52,6 +52,15 @@ Status RunWorker(WorkerOptions options) {
   ASSIGN_OR_RETURN(std::string token, rpc::ReadTokenFile(options.token_file));
   ASSIGN_OR_RETURN(blocks::UniqueFd lock, LockFolder(options.state_dir));
   ASSIGN_OR_RETURN(std::unique_ptr<Spawner> spawner, Spawner::Start());  // before the first thread
+  JobUser user;
+  if (!options.job_user.empty()) {
+    ASSIGN_OR_RETURN(user, FindUser(options.job_user));
+    if (::geteuid() != 0)
+      return Status(Code::kUserError, "WORKER34", "executors cannot run as " + options.job_user, "only root can change users",
+                    "start the worker as root, or leave worker.job_user empty");
+    // It passes through our folders to its own; it cannot list or read ours.
+    if (::chmod(options.state_dir.c_str(), 0711) != 0) return CannotUse(options.state_dir, std::strerror(errno));
+  }
   RaiseFileLimit();
   ::signal(SIGPIPE, SIG_IGN);
 
@@ -64,7 +73,7 @@ Status RunWorker(WorkerOptions options) {
     draining = true;
     daemon->Drain([&loop] { loop.Stop(); });
   });
-  ASSIGN_OR_RETURN(daemon, Daemon::Start(loop, std::move(options), std::move(token), std::move(spawner), [&](const Status& status) {
+  ASSIGN_OR_RETURN(daemon, Daemon::Start(loop, std::move(options), user, std::move(token), std::move(spawner), [&](const Status& status) {
                      if (outcome.ok()) outcome = status;
                      loop.Stop();
                    }));

@@ -29,14 +29,18 @@ struct WorkerOptions {
   std::string state_dir;                     // made 0700; one worker at a time
   std::string data_address = "127.0.0.1:0";  // where other workers read blocks; loopback only
   std::int64_t reconnect_ms_max = 3'000;
-  std::int64_t drain_ms_max = 60'000;           // how long SIGTERM waits for running tasks, and for jobs that need what lies here
-  std::function<void(WorkerId)> on_registered;  // after each registration, from the control thread; may be empty
+  std::int64_t drain_ms_max = 60'000;  // how long SIGTERM waits for running tasks, and for jobs that need what lies here
+  std::string job_user;                // whom executors run as; "": as the worker. Only root can change users
+  bool use_cgroups = true;
+  std::uint64_t artifact_bytes_max = 16ull << 30;  // executables and libraries; those of live jobs are never dropped
+  std::function<void(WorkerId)> on_registered;     // after each registration, from the control thread; may be empty
 };
 
 // Serves until a signal comes; OK after an orderly stop. SIGTERM drains: no new tasks, running ones finish, segments are served until no
-// job needs them, at most drain_ms_max. SIGINT, or any second signal, stops at once.
-// kInvalid WORKER10: options that cannot be. kUnavailable WORKER11: another worker uses state_dir. kUserError WORKER12: state_dir cannot be
-// used. What ReadTokenFile and BlockService::Start say. kUnauthenticated AUTH01, kVersionSkew: the master refuses us for good.
+// job needs them, at most drain_ms_max. SIGINT, or any second signal, stops at once. kInvalid WORKER10: options that cannot be.
+// kUnavailable WORKER11: another worker uses state_dir. kUserError WORKER12: state_dir cannot be used; WORKER34: there is no such job_user,
+// or we are not root. What ReadTokenFile and BlockService::Start say. kUnauthenticated AUTH01, kVersionSkew: the master refuses us for
+// good.
 Status RunWorker(WorkerOptions options);
 
 }  // namespace ropewalk::worker

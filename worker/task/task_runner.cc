@@ -107,7 +107,14 @@ struct TaskRunner::Impl {
         run.id = order.id;
         running[slot] = &run;
       }
-      RunOne(slot, std::move(order), &run);
+      const std::uint64_t memory_bytes = options.memory == nullptr ? 0 : order.memory_bytes;
+      Status granted = memory_bytes == 0 ? Status() : options.memory->Take(memory_bytes, run.cancelled);
+      if (granted.ok()) {
+        RunOne(slot, std::move(order), &run);
+        if (memory_bytes > 0) options.memory->Give(memory_bytes);
+      } else {
+        options.listener->OnFailed(order.id, std::move(granted), order.id.task, 0);
+      }
       {
         std::lock_guard lock(mutex);
         running[slot] = nullptr;
@@ -177,6 +184,7 @@ TaskRunner::~TaskRunner() {
       if (run != nullptr) run->cancelled.store(true, std::memory_order_relaxed);
   }
   impl_->work.notify_all();
+  if (impl_->options.memory != nullptr) impl_->options.memory->Wake();
   for (std::thread& thread : impl_->threads) thread.join();
 }
 
@@ -196,6 +204,7 @@ void TaskRunner::Cancel(const TaskAttempt& id) {
       if (run != nullptr && run->id == id) run->cancelled.store(true, std::memory_order_relaxed);
     was_queued = std::erase_if(impl_->queue, [&](const TaskOrder& order) { return order.id == id; }) > 0;
   }
+  if (impl_->options.memory != nullptr) impl_->options.memory->Wake();
   if (was_queued) impl_->options.listener->OnFailed(id, Status(Code::kCancelled, "TASK01", "the attempt was cancelled"), id.task, 0);
 }
 
@@ -204,6 +213,7 @@ bool TaskRunner::CancelAllAndWait(int timeout_ms) {
   impl_->queue.clear();
   for (Running* run : impl_->running)
     if (run != nullptr) run->cancelled.store(true, std::memory_order_relaxed);
+  if (impl_->options.memory != nullptr) impl_->options.memory->Wake();
   return impl_->idle.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] {
     for (Running* run : impl_->running)
       if (run != nullptr) return false;

@@ -21,6 +21,7 @@
 #include "base/status.h"
 #include "dag/settings.h"
 #include "dag/task.h"
+#include "worker/blocks/task_memory.h"
 
 namespace ropewalk::task {
 
@@ -30,7 +31,8 @@ struct TaskOrder {
   std::string stage_name;                            // for messages
   std::shared_ptr<const dag::StageProgram> program;  // shared by the attempts of its stage; copied before it runs
   std::vector<dag::TaskInput> inputs;
-  bool precise_cursor = false;  // retries name the record
+  bool precise_cursor = false;     // retries name the record
+  std::uint64_t memory_bytes = 0;  // taken from RunnerOptions::memory before it runs
 };
 
 // Plain values of dag::TaskProgress.
@@ -56,6 +58,7 @@ struct RunnerOptions {
   dag::SpillSpace* spill = nullptr;
   dag::RecordCursor* cursors = nullptr;  // `slots` of them; nullptr: the runner's own
   TaskListener* listener = nullptr;
+  blocks::TaskMemory* memory = nullptr;  // nullptr: tasks do not wait for memory
 };
 
 class TaskRunner {

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <thread>
 
-namespace ropewalk::master {
+namespace ropewalk {
 
 class SerialWorker {
  public:
@@ -60,4 +60,4 @@ class SerialWorker {
   std::thread thread_;
 };
 
-}  // namespace ropewalk::master
+}  // namespace ropewalk
