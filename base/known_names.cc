@@ -75,7 +75,7 @@ const std::vector<ConfigKey>& KnownKeys() {
       {"job.detach", kSwitch, "false", "submit: print the job's id and leave"},
       {"job.threads", kNumber, "0", "embedded; 0: all cores"},
       {"job.memory", kBytes, "0", "embedded: for shuffled data; 0: half of what this process may use"},
-      {"job.operator_memory", kBytes, "0", "at what size an operator writes out or spills; 0: from the memory and slots of the smallest worker"},
+      {"job.operator_memory", kBytes, "0", "when an operator writes out or spills; 0: from memory and slots of the smallest worker"},
       {"job.partitions", kNumber, "0", "of shuffles where the program names none; 0: from the slots"},
       {"job.verify", kSwitch, "true", "run sampled tasks twice and compare"},
       {"job.event_log", kText, "", "embedded: file to append the event log to"},

@@ -483,7 +483,7 @@ class Dataset : public DatasetBase {
     using Writer = SortWriter<K, P, Order>;
     PlanNodePtr node = NewNode(op, site, Partitions(options.partitions), HashCombine(TypeHash<K, R>(), options.descending));
     AddMapSide<Adder, Writer>(*node, 0, kSortParts, [](const TaskContext& context, SegmentWriter* out, std::uint32_t) {
-      return std::make_unique<Writer>(SortOptions{.memory_bytes_max = context.settings->operator_bytes / kSortRunsOfMemory}, out);
+      return std::make_unique<Writer>(SortOptionsFor(context.settings->operator_bytes), out);
     });
     return {node, std::make_shared<SortStream<K, R, Order, kByKey>>(node->stage_id(), node->partitions())};
   }

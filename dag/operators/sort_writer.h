@@ -18,10 +18,6 @@
 
 namespace ropewalk::dag {
 
-// A run takes this fraction of Settings::operator_bytes: gathering 64 MiB misses the cache less than gathering 256 MiB, and less memory is
-// touched for the first time; a merge of four times as many runs costs less than that (docs/performance.md).
-inline constexpr std::uint64_t kSortRunsOfMemory = 4;
-
 // How a map side sorts. All of it are plan constants.
 struct SortOptions {
   std::uint64_t memory_bytes_max = 64ull << 20;  // records and what sorts them
@@ -29,6 +25,14 @@ struct SortOptions {
   std::uint32_t samples = 256;                   // for each run; fewer where there are very many map tasks
   HugePages* pages = &ProcessPages();
 };
+
+// Runs as large as the operator's memory, but not above 64 MiB: gathering those misses the cache less than gathering 256 MiB, and a merge
+// of more runs costs less than that (docs/performance.md). Blocks shrink with the memory, since a merge holds one of each run: where
+// memory is little, runs are many.
+inline SortOptions SortOptionsFor(std::uint64_t operator_bytes) {
+  return {.memory_bytes_max = std::min<std::uint64_t>(operator_bytes, 64ull << 20),
+          .block_bytes = std::clamp<std::uint64_t>(operator_bytes / 64, 16ull << 10, 256ull << 10)};
+}
 
 template <class K, class P, class Order>
 class SortWriter {
