@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "mlrunner/executor/executor.h"
 #include "mlrunner/executor/memory_plan.h"
@@ -205,6 +206,55 @@ TEST(Executor, MicroBatchesEqualOneBatch) {
   for (const char* name : {"w", "v", "w/first_moment", "v/second_moment"})
     EXPECT_LT(Worst(ToRef(a.Get(name)), ToRef(b.Get(name))), 1e-12) << name;
   EXPECT_EQ(Worst(ToRef(b.Get("w/gradient_sum")), RefTensor{{5, 8}, std::vector<double>(40)}), 0);
+}
+
+// A new version may not be computed over the old one while the old one is still read: by a later op, by the op that makes it where that is
+// no elementwise op, or through a second read.
+TEST(Executor, OldVersionsOfStatesOutliveTheirReaders) {
+  using Make = std::function<Value(Builder&, StateId, const Value&)>;  // emits the op of the new version, gives what is seen
+  const std::pair<const char*, Make> cases[] = {
+      {"read later",
+       [](Builder& b, StateId w, const Value& old) {
+         Value next = old * .5;
+         Value seen = Tanh(old) + next;
+         b.Assign(w, next);
+         return seen;
+       }},
+      {"read by a product",
+       [](Builder& b, StateId w, const Value& old) {
+         Value next = MatMul(old, old);
+         b.Assign(w, next);
+         return next * 2.0;
+       }},
+      {"read again",
+       [](Builder& b, StateId w, const Value& old) {
+         Value next = old * .5;
+         Value seen = Exp(b.Read(w)) + next;
+         b.Assign(w, next);
+         return seen;
+       }},
+  };
+  for (const auto& [name, make] : cases) {
+    SCOPED_TRACE(name);
+    Builder b;
+    Parameter w = b.NewParameter("w", {33, 33}, Initializer::Normal(.2));
+    b.Output("seen", make(b, w.state, b.Read(w.state)));
+    auto graph = b.Finish();
+    ASSERT_TRUE(graph.ok()) << graph.status().ToString();
+    auto executable = Compile(*graph, {}, {}, CpuKernels());
+    ASSERT_TRUE(executable.ok()) << executable.status().ToString();
+    EXPECT_EQ((*executable)->fallback_ops(), 0u);
+    StateStore store;
+    std::map<std::string, RefTensor> states;
+    for (int step = 0; step < 2; ++step) {
+      auto expected = Evaluate(*graph, {}, {}, states);
+      auto got = (*executable)->Run({}, store);
+      ASSERT_TRUE(expected.ok() && got.ok());
+      // 33 products make a sum of about sqrt(33) roundings, in two steps.
+      EXPECT_LT(Worst(ToRef(got->outputs[0][0]), expected->outputs[0]), 2e-6) << "step " << step;
+      EXPECT_LT(Worst(ToRef(store.Get("w")), states["w"]), 2e-6) << "step " << step;
+    }
+  }
 }
 
 TEST(Executor, ProgramsThatCannotRunAreRefused) {
