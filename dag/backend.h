@@ -20,7 +20,9 @@ namespace ropewalk::dag {
 
 struct Action {
   ActionPlan plan;
-  std::unordered_map<StageId, StageProgram> programs;  // one for each stage of the plan; each attempt runs its own copy
+  // One for each new stage of the plan; each attempt runs its own copy. Those of segment stages are kept until a later plan retires the
+  // stage: a lost block may have to be made again for any action until then.
+  std::unordered_map<StageId, StageProgram> programs;
 };
 
 class PendingAction {
@@ -28,6 +30,9 @@ class PendingAction {
   virtual ~PendingAction() = default;
   // The values of the last stage's tasks in task order. Blocks; in an executor it serves tasks meanwhile.
   virtual Result<std::vector<std::string>> Wait() = 0;
+  // After Wait(): stages of the plan whose output can no longer be lost; the same in every replica. Main lets go of what they were made
+  // from, and no later action needs their programs.
+  virtual std::vector<StageId> cut() const = 0;
 };
 
 class Backend {
@@ -38,8 +43,8 @@ class Backend {
   // The bytes that `compute` gave in the driver, once for the job and name; every replica gets the same. An error of
   // `compute` ends the job.
   virtual Result<std::string> Once(const std::string& name, const std::function<Result<std::string>()>& compute) = 0;
-  // True where materialised output can no longer be lost (one process): lineage behind a computed cache may be dropped.
-  virtual bool outputs_are_durable() const = 0;
+  // True where the job is this process and ends with it; on a cluster it outlives each of its processes.
+  virtual bool in_one_process() const = 0;
 };
 
 }  // namespace ropewalk::dag

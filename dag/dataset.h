@@ -436,7 +436,7 @@ class Dataset : public DatasetBase {
   template <class Adder, class Writer, class Make>
   void AddMapSide(PlanNode& node, std::uint32_t side, std::uint32_t parts, Make make,
                   InputPattern read_as = InputPattern::kAllToAll) const {
-    AddStage(node, side, read_as,
+    AddStage(node, side, read_as, parts,
              MapSideProgram<Adder>(stream_, pipe_, parts,
                                    [make, parts](const TaskContext& context, SegmentWriter* out) -> std::unique_ptr<Writer> {
                                      return make(context, out, parts);

@@ -52,6 +52,8 @@ Status CheckInput(const Stage& stage, const StageInput& input, const Index& earl
   if (found == earlier.end())
     return Illegal(stage, "it reads stage " + std::to_string(input.stage.value) + ", which is not earlier in the plan");
   const Stage& source = *found->second;
+  // Whoever walks the graph from the end to its sources goes by descending ids.
+  if (source.id.value >= stage.id.value) return Illegal(stage, "it reads stage " + std::to_string(input.stage.value) + " of a larger id");
   switch (input.pattern) {
     case InputPattern::kAllToAll:
     case InputPattern::kOneToOne:
@@ -81,6 +83,8 @@ Status CheckStage(const Stage& stage, const Index& earlier) {
   if (stage.tasks > kTasksMax)
     return Illegal(stage, "it has " + std::to_string(stage.tasks) + " tasks; the limit is " + std::to_string(kTasksMax));
   if (static_cast<int>(stage.output) > static_cast<int>(StageOutput::kCommit)) return Illegal(stage, "unknown kind of output");
+  if (stage.earlier && (stage.output != StageOutput::kSegment || !stage.inputs.empty()))
+    return Illegal(stage, "a stage of an earlier action makes segments and its inputs are not repeated");
   if (!stage.input_bytes.empty() && stage.input_bytes.size() != stage.tasks) return Illegal(stage, "size hints do not match its tasks");
   for (std::size_t i = 0; i < stage.inputs.size(); ++i) {
     RETURN_IF_ERROR(CheckInput(stage, stage.inputs[i], earlier));
@@ -123,6 +127,8 @@ std::string StageDifference(const Stage& a, const Stage& b) {
     return at + "its id is " + std::to_string(b.id.value) + " in the other replica: more or fewer datasets were built before it";
   if (a.tasks != b.tasks) return at + std::to_string(a.tasks) + " tasks in one replica and " + std::to_string(b.tasks) + " in the other";
   if (a.output != b.output) return at + "makes " + std::string(OutputName(a.output)) + " and " + std::string(OutputName(b.output));
+  if (a.earlier != b.earlier) return at + "an earlier action has listed it in one replica only";
+  if (a.parts != b.parts) return at + "its segments have " + std::to_string(a.parts) + " parts and " + std::to_string(b.parts);
   if (a.inputs != b.inputs) return at + "reads different stages";
   if (a.input_bytes != b.input_bytes) return at + "sizes of its input differ";
   if (a.fingerprint != b.fingerprint) {
@@ -151,6 +157,7 @@ Status Check(const ActionPlan& plan) {
     earlier.emplace(stage.id, &stage);
   }
   const Stage& last = plan.stages.back();
+  if (last.earlier) return Illegal(last, "an action whose own stage is an earlier one's");
   if (last.output == StageOutput::kFiles) return Illegal(last, "files without a commit would never appear");
   for (const Stage& stage : plan.stages) {
     if (&stage != &last && stage.output == StageOutput::kCommit) return Illegal(stage, "a commit is the last stage");
@@ -196,6 +203,7 @@ std::string Explain(const ActionPlan& plan) {
         text += " from task " + std::to_string(input.first_task);
       }
     }
+    if (stage.earlier) text += "  (of an earlier action)";
     text += "\n";
   }
   if (!plan.retired.empty()) {

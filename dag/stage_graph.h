@@ -50,6 +50,8 @@ struct Stage {
   std::vector<StageInput> inputs;          // of stages that are earlier in the plan
   std::vector<std::uint64_t> input_bytes;  // size hint for each task (0: unknown); empty or `tasks` long
   std::uint64_t fingerprint = 0;           // operators, types, parents, source lines, padding-free captures
+  std::uint32_t parts = 0;                 // kSegment: of each of its segments (so that a copy can be made by who knows no operators)
+  bool earlier = false;                    // an earlier action of the job has listed it: inputs and hints are not repeated
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
@@ -61,14 +63,15 @@ struct OutputPlace {
   friend bool operator==(const OutputPlace&, const OutputPlace&) = default;
 };
 
-// Everything that is needed to run one action. Stages that an earlier action of the job has already made (same id) are
-// listed again with their inputs, so that lost blocks can be made again; the scheduler runs only what is missing.
+// What one action adds to the job's graph of stages. A stage that an earlier action has listed is listed again only where a new stage
+// reads it, and then without its inputs (`earlier`): what crosses the wire for an action is bounded by what is new, however long the job's
+// lineage is. The master keeps the graph, so that lost blocks can be made again; it runs only what is missing.
 struct ActionPlan {
   std::uint64_t sequence = 0;     // 1, 2, 3... in program order of main
   std::string name;               // "WriteText (word_count.cc:9)"
   std::vector<Stage> stages;      // topological: inputs come first; the last one is the action's own
   std::vector<StageId> retired;   // no dataset handle can need these any more: blocks may be freed
-  std::uint64_t fingerprint = 0;  // of all of the above; equal in every replica or the job stops
+  std::uint64_t fingerprint = 0;  // of all above but `retired`, which depends on checkpoints; equal in every replica or the job stops
   std::optional<OutputPlace> output;
   friend bool operator==(const ActionPlan&, const ActionPlan&) = default;
 };
@@ -76,7 +79,7 @@ struct ActionPlan {
 // The part of an output's key that is the job's own: no other job's folder has it.
 std::string OutputKeyOf(JobId job, std::int64_t now_us);
 
-// Proves that the plan is legal: ids unique, inputs earlier in the list and of a fitting output kind, kGather only of
+// Proves that the plan is legal: ids unique, inputs earlier in the list, of smaller ids and of a fitting output kind, kGather only of
 // kResult/kFiles, kCommit with one task, an output's key harmless in a path, hint lengths right. kInternal with the offending stage
 // otherwise.
 Status Check(const ActionPlan& plan);

@@ -82,6 +82,8 @@ class BlockWriter {
  public:
   virtual ~BlockWriter() = default;
   virtual Result<std::unique_ptr<SegmentWriter>> NewSegment(TaskAttempt producer, std::uint32_t parts) = 0;
+  // One that, when it is sealed, lies synced on the owner's disk and survives the owner's process.
+  virtual Result<std::unique_ptr<SegmentWriter>> NewDurableSegment(TaskAttempt producer, std::uint32_t parts) = 0;
 };
 
 // Scratch space of one task for operators that outgrow their memory: append-only run files, gone with the task.

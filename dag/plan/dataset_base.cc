@@ -52,9 +52,10 @@ StageSpec DatasetBase::SpecOf(std::uint32_t side) const {
   return spec;
 }
 
-void DatasetBase::AddStage(PlanNode& node, std::uint32_t side, InputPattern read_as, StageProgram program) const {
+void DatasetBase::AddStage(PlanNode& node, std::uint32_t side, InputPattern read_as, std::uint32_t parts, StageProgram program) const {
   StageSpec spec = SpecOf(side);
   spec.read_as = read_as;
+  spec.parts = parts;
   spec.program = std::move(program);
   node.AddStage(std::move(spec));
 }

@@ -46,8 +46,8 @@ class DatasetBase {
   // A narrow node for what the notes name, so that the type of the pipe can be forgotten.
   PlanNodePtr NewPipeNode(Site site) const;
   static PlanNodePtr NewUnionNode(const PlanNodePtr& a, const PlanNodePtr& b, Site site);
-  // A stage of `node` that streams this dataset.
-  void AddStage(PlanNode& node, std::uint32_t side, InputPattern read_as, StageProgram program) const;
+  // A stage of `node` that streams this dataset and makes segments of `parts` parts.
+  void AddStage(PlanNode& node, std::uint32_t side, InputPattern read_as, std::uint32_t parts, StageProgram program) const;
   // Starts an action of one result stage.
   RunningAction StartResult(const char* op, Site site, std::uint64_t fingerprint, StageProgram program) const;
   // Runs an action that writes an output folder; `program` makes the tasks that write its parts.

@@ -58,9 +58,9 @@ PlanNode::~PlanNode() {
   }
 }
 
-void PlanNode::DropLineage() {
+void PlanNode::DropLineage(StageId which) {
   for (StageSpec& stage : stages_) {
-    if (stage.from == nullptr) continue;
+    if (stage.from == nullptr || stage_id(stage.side) != which) continue;
     stage.tasks = stage.from->partitions();
     PlanNodePtr let_go = std::exchange(stage.from, nullptr);
     stage.program = [op = options_.op](TaskContext& context, TaskResult*) {

@@ -41,6 +41,7 @@ struct StageSpec {
   StageOutput output = StageOutput::kSegment;
   PlanNodePtr from;                                // whose stream each task consumes, one task a partition; null: no stream
   std::uint32_t tasks = 0;                         // used when `from` is null
+  std::uint32_t parts = 0;                         // kSegment: of each segment
   std::string operators;                           // what is fused between `from` and this stage: " > Map > Filter"; for the stage's name
   std::uint64_t fingerprint = 0;                   // of those operators
   InputPattern read_as = InputPattern::kAllToAll;  // how readers of the node read this stage
@@ -82,10 +83,11 @@ class PlanNode : public std::enable_shared_from_this<PlanNode> {
   const std::optional<OutputPlace>& output() const { return output_; }
   void SetOutput(OutputPlace output) { output_ = std::move(output); }
 
-  // The planner's notes: that the node's stages were part of an action (they are retired when the node dies), and, once their output is
-  // computed and can no longer be lost, that the ancestors are let go.
+  // The planner's notes: that the node's stages were part of an action (later actions only name them; they are retired when the node
+  // dies), and, once the output of one is computed and can no longer be lost, that the ancestors are let go.
+  bool planned() const { return planned_; }
   void MarkPlanned() { planned_ = true; }
-  void DropLineage();
+  void DropLineage(StageId stage);
 
  private:
   std::shared_ptr<PlanContext> context_;

@@ -38,7 +38,7 @@ storage::OutputSpec CheckedOutput(PlanNode& action, const std::string& folder, b
   std::snprintf(number, sizeof(number), "-%llx", static_cast<unsigned long long>(action.id()));
   spec.key = OutputKeyOf(settings.job, settings.now_us) + number;  // of the job and the action; the same in every replica and attempt
   // In one process the process owns what is written; on a cluster the job outlives each of its processes.
-  if (context.backend().outputs_are_durable()) spec.key = storage::OwnedKey(spec.key, storage::ProcessOwner());
+  if (context.backend().in_one_process()) spec.key = storage::OwnedKey(spec.key, storage::ProcessOwner());
   spec.overwrite = overwrite;
   // Through Once: a replica that replays main after the commit must not find its own output in the way.
   context.Once("output:" + std::to_string(context.NextOnce()), [&]() -> Result<std::string> {

@@ -65,6 +65,13 @@ class Planner {
         for (const StageSpec& spec : node->stages()) AddStage(*node, spec);
         continue;
       }
+      if (node->planned()) {
+        open.pop_back();
+        done_.insert(node);
+        order_.push_back(node->shared_from_this());
+        for (const StageSpec& spec : node->stages()) AddLeaf(*node, spec);
+        continue;
+      }
       frame.expanded = true;
       std::vector<PlanNode*> needed;
       for (const StageSpec& spec : node->stages()) {
@@ -81,11 +88,25 @@ class Planner {
   std::vector<PlanNodePtr> TakeOrder() { return std::move(order_); }
 
  private:
+  // A stage that an earlier action has listed. Its name, which begins with what it was made from, is known there.
+  void AddLeaf(const PlanNode& node, const StageSpec& spec) {
+    Stage stage;
+    stage.id = node.stage_id(spec.side);
+    stage.output = spec.output;
+    stage.tasks = spec.from != nullptr ? spec.from->partitions() : spec.tasks;
+    stage.name = node.op() + " (" + node.site().ToString() + ")";
+    stage.fingerprint = HashCombine(node.fingerprint(), spec.side);
+    stage.parts = spec.parts;
+    stage.earlier = true;
+    plan_->stages.push_back(std::move(stage));
+  }
+
   void AddStage(const PlanNode& node, const StageSpec& spec) {
     Stage stage;
     stage.id = node.stage_id(spec.side);
     stage.output = spec.output;
     stage.tasks = spec.tasks;
+    stage.parts = spec.parts;
     std::string begin;
     if (spec.from != nullptr) {
       stage.tasks = spec.from->partitions();
@@ -131,8 +152,8 @@ std::uint64_t FingerprintOf(const ActionPlan& plan) {
     }
     for (std::uint64_t bytes : stage.input_bytes) hash = HashCombine(hash, bytes);
     hash = HashCombine(hash, stage.fingerprint);
+    hash = HashCombine(hash, std::uint64_t{stage.parts} << 1 | std::uint64_t{stage.earlier});
   }
-  for (StageId id : plan.retired) hash = HashCombine(hash, id.value);
   return hash;
 }
 
@@ -188,9 +209,14 @@ std::vector<std::string> RunningAction::Wait() {
     if (on_failure_) on_failure_();
     context->Fail(values.status());
   }
-  // Nothing can be lost in one process: letting the ancestors go keeps loops of any length flat.
-  if (context->backend().outputs_are_durable()) {
-    for (const PlanNodePtr& border : borders) border->DropLineage();
+  // What cannot be lost any more needs no ancestors: letting them go keeps loops of any length flat.
+  const std::vector<StageId> cut = pending->cut();
+  const std::unordered_set<StageId> durable(cut.begin(), cut.end());
+  for (const PlanNodePtr& border : borders) {
+    for (std::size_t i = 0; i < border->stages().size(); ++i) {
+      StageId stage = border->stage_id(border->stages()[i].side);
+      if (durable.contains(stage)) border->DropLineage(stage);
+    }
   }
   return *std::move(values);
 }

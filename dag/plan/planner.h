@@ -1,5 +1,6 @@
-// From plan nodes to an Action: walks from the action's stages to the borders, lists stages with inputs first, collects their
-// programs, what may be retired, and fingerprints.
+// From plan nodes to an Action: walks from the action's stages to the borders that no earlier action has listed, lists stages with inputs
+// first, collects their programs, what may be retired, and fingerprints. Borders of earlier actions are leaves: named, not walked through,
+// so that an action costs what is new in it.
 //
 // Thread rule: main's thread.
 #pragma once
@@ -20,7 +21,7 @@ namespace ropewalk::dag {
 // what was retired since the last action. The plan passes Check(), or Fail() ends the program.
 struct Planned {
   Action action;
-  std::vector<PlanNodePtr> borders;  // whose stages are in the plan, so computed when the action has succeeded
+  std::vector<PlanNodePtr> borders;  // whose stages are in the plan
 };
 Planned Plan(const PlanNodePtr& action);
 

@@ -126,6 +126,8 @@ void ToWire(const Stage& stage, wire::Stage* out) {
   }
   out->mutable_input_bytes()->Add(stage.input_bytes.begin(), stage.input_bytes.end());
   out->set_fingerprint(stage.fingerprint);
+  out->set_parts(stage.parts);
+  out->set_earlier(stage.earlier);
 }
 
 Result<Stage> FromWire(const wire::Stage& in) {
@@ -142,6 +144,8 @@ Result<Stage> FromWire(const wire::Stage& in) {
   }
   out.input_bytes.assign(in.input_bytes().begin(), in.input_bytes().end());
   out.fingerprint = in.fingerprint();
+  out.parts = in.parts();
+  out.earlier = in.earlier();
   return out;
 }
 

@@ -35,6 +35,12 @@ scheduler::TimeMs NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+scheduler::Options CoreOptions() {
+  scheduler::Options options;
+  options.outputs_durable = true;  // nothing of one process is lost unless all of it is
+  return options;
+}
+
 }  // namespace
 
 struct EmbeddedBackend::Impl final : task::TaskListener {
@@ -48,9 +54,10 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   std::condition_variable changed;      // main waits here
   std::deque<scheduler::Event> events;  // at most one for each running task and call of main
   bool stepping = false;                // whoever set it owns `core` and carries out its actions
-  scheduler::Scheduler core{scheduler::Options{}};
+  scheduler::Scheduler core{CoreOptions()};
   ExecutorId executor;
   std::map<std::uint64_t, ActionState> actions;
+  Programs programs;
   std::map<std::string, OnceState> once;
   std::map<std::uint64_t, storage::OutputSpec> outputs;  // of actions that have not ended well, by sequence
   std::multimap<scheduler::TimeMs, std::uint64_t> timers;
@@ -106,8 +113,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
     bool known = false;
     {
       std::lock_guard lock(mutex);
-      auto state = actions.find(a.sequence);
-      known = state != actions.end() && state->second.Fill(&order);
+      known = actions.contains(a.sequence) && programs.Fill(&order);
     }
     if (known) {
       runner->Run(std::move(order));
@@ -124,6 +130,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
     state->second.answered = true;
     state->second.status = std::move(a.status);
     state->second.values = std::move(a.values);
+    state->second.cut = std::move(a.cut);
     changed.notify_all();
   }
   void Do(scheduler::ComputeOnce& a) {
@@ -249,15 +256,20 @@ class EmbeddedBackend::Pending final : public dag::PendingAction {
     if (!state->second.answered) state->second.status = EndedStatus(*impl_->ended);
     auto node = impl_->actions.extract(state);
     if (node.mapped().status.ok()) impl_->outputs.erase(sequence_);
-    lock.unlock();  // copying the values, and freeing programs, takes no lock along
+    impl_->programs.EndAction(sequence_);
+    cut_ = std::move(node.mapped().cut);
+    for (StageId stage : cut_) impl_->programs.Free(stage);  // it is computed, and nothing is lost in one process
+    lock.unlock();                                           // copying the values takes no lock along
     // What a failed action leaves is cleaned up by main next: no task may still be writing then.
     if (!node.mapped().status.ok()) impl_->runner->CancelAllAndWait(kCancelMs);
     return node.mapped().TakeAnswer();
   }
+  std::vector<StageId> cut() const override { return cut_; }
 
  private:
   Impl* impl_;
   std::uint64_t sequence_;
+  std::vector<StageId> cut_;
 };
 
 EmbeddedBackend::EmbeddedBackend(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -316,8 +328,8 @@ std::unique_ptr<dag::PendingAction> EmbeddedBackend::Submit(dag::Action action) 
   std::uint64_t sequence = action.plan.sequence;
   {
     std::lock_guard lock(impl_->mutex);
-    impl_->actions.emplace(std::piecewise_construct, std::forward_as_tuple(sequence),
-                           std::forward_as_tuple(&action, impl_->options.settings));
+    impl_->actions[sequence];
+    impl_->programs.Add(&action, impl_->options.settings);
     if (action.plan.output) impl_->outputs[sequence] = {action.plan.output->folder, action.plan.output->key};
   }
   impl_->Post(scheduler::ExecutorAtAction{impl_->executor, std::move(action.plan)});

@@ -40,7 +40,7 @@ class EmbeddedBackend final : public dag::Backend {
   const dag::Settings& settings() const override;
   std::unique_ptr<dag::PendingAction> Submit(dag::Action action) override;
   Result<std::string> Once(const std::string& name, const std::function<Result<std::string>()>& compute) override;
-  bool outputs_are_durable() const override { return true; }
+  bool in_one_process() const override { return true; }
 
   // Tells the core that main is over, so that the event log has an end.
   void MainReturned(int exit_code);

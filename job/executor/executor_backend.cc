@@ -24,6 +24,7 @@
 #include "proto/executor.pb.h"
 #include "rpc/channel.h"
 #include "worker/blocks/block_service.h"
+#include "worker/task/copy_segment.h"
 #include "worker/task/task_runner.h"
 
 namespace ropewalk::job {
@@ -66,6 +67,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
   mutable std::mutex mutex;  // guards everything down to `main_exit`
   std::condition_variable changed;
   std::map<std::uint64_t, ActionState> actions;
+  Programs programs;
   std::map<std::string, OnceState> once;
   bool failed = false;
   bool main_over = false;
@@ -185,8 +187,11 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     bool known = false;
     {
       std::lock_guard lock(mutex);
-      auto state = actions.find(ordered.sequence());
-      known = state != actions.end() && state->second.Fill(&order);
+      if (ordered.copy_parts() != 0) {
+        order.program = std::make_shared<const dag::StageProgram>(task::CopySegment(ordered.copy_parts()));
+        order.stage_name = "copy of stage " + std::to_string(order.id.stage.value);
+      }
+      known = ordered.copy_parts() != 0 || (actions.contains(ordered.sequence()) && programs.Fill(&order));
     }
     if (known) {
       runner->Run(std::move(order));
@@ -203,6 +208,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     if (state == actions.end()) return;
     state->second.status = dag::FromWire(published->failure());
     state->second.values = std::make_shared<const std::vector<std::string>>(std::move(values));
+    for (std::uint64_t stage : published->cut()) state->second.cut.push_back(StageId{stage});
     state->second.answered = true;
     failed = failed || !state->second.status.ok();
     changed.notify_all();
@@ -248,13 +254,17 @@ class ExecutorBackend::Pending final : public dag::PendingAction {
     if (state == impl_->actions.end()) return Status(Code::kInternal, "EXE04", "an action was waited for twice");
     impl_->changed.wait(lock, [&] { return state->second.answered; });
     auto node = impl_->actions.extract(state);
-    lock.unlock();  // copying the values, and freeing programs, takes no lock along
+    impl_->programs.EndAction(sequence_);
+    lock.unlock();  // copying the values takes no lock along
+    cut_ = std::move(node.mapped().cut);
     return node.mapped().TakeAnswer();
   }
+  std::vector<StageId> cut() const override { return cut_; }
 
  private:
   Impl* impl_;
   std::uint64_t sequence_;
+  std::vector<StageId> cut_;
 };
 
 ExecutorBackend::ExecutorBackend(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -321,8 +331,8 @@ std::unique_ptr<dag::PendingAction> ExecutorBackend::Submit(dag::Action action) 
   dag::ToWire(action.plan, message.mutable_at_action()->mutable_plan());
   {
     std::lock_guard lock(impl_->mutex);
-    impl_->actions.emplace(std::piecewise_construct, std::forward_as_tuple(action.plan.sequence),
-                           std::forward_as_tuple(&action, impl_->settings));
+    impl_->actions[action.plan.sequence];
+    impl_->programs.Add(&action, impl_->settings);
   }
   impl_->Send(message);  // after the programs are there: tasks may come at once
   return std::make_unique<Pending>(impl_.get(), action.plan.sequence);

@@ -30,7 +30,7 @@ class ExecutorBackend final : public dag::Backend {
   const dag::Settings& settings() const override;
   std::unique_ptr<dag::PendingAction> Submit(dag::Action action) override;
   Result<std::string> Once(const std::string& name, const std::function<Result<std::string>()>& compute) override;
-  bool outputs_are_durable() const override { return false; }
+  bool in_one_process() const override { return false; }
 
   // Main failed by itself (no action or Once of it did): the job ends with `status` if this is the driver. Returns when the master has
   // answered.

@@ -242,6 +242,7 @@ std::string Encode(const scheduler::RunTask& order) {
   for (const dag::TaskInput& input : order.inputs) dag::ToWire(input, run->add_inputs());
   run->set_retry(order.retry);
   run->set_verify(order.verify);
+  run->set_copy_parts(order.copy_parts);
   return out.SerializeAsString();
 }
 
@@ -258,6 +259,7 @@ std::string Encode(const scheduler::PublishAction& order) {
   if (!order.status.ok()) dag::ToWire(order.status, publish->mutable_failure());
   if (order.values != nullptr)
     for (const std::string& value : *order.values) publish->add_values(value);
+  for (StageId stage : order.cut) publish->add_cut(stage.value);
   return out.SerializeAsString();
 }
 

@@ -33,29 +33,38 @@ void Scheduler::State::On(const ExecutorAtAction& event) {
       Doom(*job, Differs("action " + Number(plan.sequence) + " " + it->second.name, how.empty() ? "it is now " + plan.name : how));
       return;
     }
-    Out(PublishAction{executor->id, plan.sequence, Status(), it->second.values});
-    if (driver) Retire(*job, plan);
+    // After a restart of the master it is news which stages the action made: later plans only name them.
+    Learn(*job, plan, true);
+    LearnNext(*job);
+    if (job->doom) return;
+    auto cut = job->cuts.find(plan.sequence);
+    Out(PublishAction{executor->id, plan.sequence, Status(), it->second.values,
+                      cut == job->cuts.end() ? std::vector<StageId>() : cut->second});
     return;
   }
   if (!driver && !job->actions.contains(plan.sequence)) {
     executor->early[plan.sequence] = plan;  // the driver's plan leads; this one is compared when that has come
     return;
   }
-  if (driver) Retire(*job, plan);
   if (!job->actions.contains(plan.sequence)) AcceptPlan(*job, plan);
   if (!job->doom) Join(*job, *executor, plan);
 }
 
 // The driver's plan of a new action.
 void Scheduler::State::AcceptPlan(JobRun& job, const dag::ActionPlan& plan) {
-  if (Status legal = dag::Check(plan); !legal.ok()) return Doom(job, std::move(legal));
-  if (plan.stages.empty()) return Doom(job, Status(Code::kInternal, "MAIN04", "action " + Number(plan.sequence) + " has no stage"));
+  Learn(job, plan, false);
+  if (job.doom) return;
   if (plan.output && !plan.output->key.starts_with(dag::OutputKeyOf(job.id, job.spec.settings.now_us) + "-"))
     return Doom(job, Status(Code::kInternal, "MAIN05", "action " + Number(plan.sequence) + " names an output of another job"));
-  for (const dag::Stage& stage : plan.stages) AddStage(job, plan.sequence, stage);
   job.actions[plan.sequence] = plan;
+  LearnNext(job);
+  if (job.doom) return;
   job.dirty = true;
-  Log(job, EventLine("action_started", now).Num("action", plan.sequence).Str("name", plan.name).Num("stages", plan.stages.size()));
+  Log(job, EventLine("action_started", now)
+               .Num("action", plan.sequence)
+               .Str("name", plan.name)
+               .Num("stages", plan.stages.size())
+               .Num("retired", plan.retired.size()));
   for (ExecutorId id : job.executors) {
     Executor& executor = executors.at(id);
     if (executor.main_returned && executor.last_action < plan.sequence && id != job.driver)
@@ -66,6 +75,37 @@ void Scheduler::State::AcceptPlan(JobRun& job, const dag::ActionPlan& plan) {
     dag::ActionPlan theirs = std::move(early->second);
     executor.early.erase(early);
     Join(job, executor, theirs);
+  }
+}
+
+// The action's stages become known, those of a published one too (after a restart): plans name what earlier ones have listed, so they are
+// learned in order. An executor announces all actions from the first on; only one that comes to lead later may leave a gap, which another
+// has filled or fills.
+void Scheduler::State::Learn(JobRun& job, const dag::ActionPlan& plan, bool published) {
+  if (published && plan.sequence <= job.learned) return;
+  if (published && plan.sequence > job.learned + 1) {
+    job.unlearned.emplace(plan.sequence, plan);
+    return;
+  }
+  if (Status legal = dag::Check(plan); !legal.ok()) return Doom(job, std::move(legal));
+  Retire(job, plan);
+  std::set<StageId> cut;
+  if (auto it = job.cuts.find(plan.sequence); published && it != job.cuts.end()) cut.insert(it->second.begin(), it->second.end());
+  for (const dag::Stage& stage : plan.stages) {
+    if (published && stage.output != dag::StageOutput::kSegment) continue;
+    AddStage(job, plan.sequence, stage);
+    if (job.doom) return;
+    if (cut.contains(stage.id)) CutStage(job, job.stages.at({0, stage.id}));
+  }
+  job.learned = std::max(job.learned, plan.sequence);
+}
+
+// The plans that came too early. Not before the accepted one is among the job's actions: they may retire what that one needs.
+void Scheduler::State::LearnNext(JobRun& job) {
+  while (!job.doom) {
+    auto next = job.unlearned.extract(job.learned + 1);
+    if (next.empty()) return;
+    Learn(job, next.mapped(), true);
   }
 }
 
@@ -81,24 +121,36 @@ void Scheduler::State::Join(JobRun& job, Executor& executor, const dag::ActionPl
 
 void Scheduler::State::AddStage(JobRun& job, std::uint64_t sequence, const dag::Stage& stage) {
   StageKey key{stage.output == dag::StageOutput::kSegment ? 0 : sequence, stage.id};
+  if (stage.earlier && !job.stages.contains(key))
+    return Doom(
+        job, Status(Code::kInternal, "MAIN04", StageText(stage) + " of action " + Number(sequence) + " was listed by no earlier action"));
   auto [it, fresh] = job.stages.try_emplace(key);
   StageRun& run = it->second;
   if (!fresh) {
-    // Lineage behind a computed cache may have been dropped from the plan since; what the tasks make is the same.
-    if (run.tasks.size() == stage.tasks)
-      run.stage = stage;
-    else
+    if (run.tasks.size() != stage.tasks)
       Doom(job,
            Differs(StageText(stage), "it had " + Number(run.tasks.size()) + " tasks in an earlier action and has " + Number(stage.tasks)));
     return;
   }
   run.key = key;
   run.stage = stage;
+  run.announced = sequence;
+  if (run.segments()) {
+    std::uint32_t below = 0;
+    for (const dag::StageInput& input : stage.inputs) {
+      StageRun* producer = FindStage(job, {0, input.stage});
+      if (producer == nullptr) continue;
+      producer->feeds_segments = true;
+      ConsiderCheckpoint(job, *producer);
+      if (producer->checkpoint == Checkpoint::kNone) below = std::max(below, producer->depth);
+    }
+    run.depth = below + 1;
+  }
   run.tasks.resize(stage.tasks);
   if (!run.segments()) run.values.resize(stage.tasks);
   run.pinned = job.pinned_before.erase(stage.id) > 0;
   run.winners_journalled = job.winners_before.erase(key) > 0;
-  if (!job.spec.settings.verify || stage.tasks == 0 || stage.output == dag::StageOutput::kCommit || job.verified_before.erase(key) > 0)
+  if (job.verified_before.erase(key) > 0 || !WorthVerifying(job, stage))
     run.verdict = Verdict::kSkipped;
   else
     run.sample = ChooseSample(job, stage);
@@ -164,7 +216,7 @@ void Scheduler::State::PublishReady(JobRun& job) {
     const dag::ActionPlan& plan = job.actions.at(sequence);
     const dag::Stage& last = plan.stages.back();
     StageRun* run = FindStage(job, {last.output == dag::StageOutput::kSegment ? 0 : sequence, last.id});
-    if (run != nullptr && run->complete() && !VerdictsPending(job, plan, StageId{})) Publish(job, sequence);
+    if (run != nullptr && run->complete() && !VerdictsPending(job, plan, StageId{}) && !CopiesPending(job, plan)) Publish(job, sequence);
   }
 }
 
@@ -174,12 +226,21 @@ void Scheduler::State::Publish(JobRun& job, std::uint64_t sequence) {
   const dag::Stage& last = plan.stages.back();
   ActionPublishedRecord record{job.id, sequence, plan.fingerprint, plan.name, {}, {}};
   if (last.output != dag::StageOutput::kSegment) record.values = std::move(job.stages.at({sequence, last.id}).values);
+  Pin(job, plan, &record.pinned);
+  std::vector<StageId> cut;
   for (const dag::Stage& stage : plan.stages) {
     if (stage.output != dag::StageOutput::kSegment) continue;
     StageRun& run = job.stages.at({0, stage.id});
-    if (run.pinned) continue;
-    run.pinned = true;
-    record.pinned.push_back(stage.id);
+    bool durable = options.outputs_durable ? run.complete() : run.checkpoint == Checkpoint::kWanted && Copied(run);
+    if (!durable) continue;
+    CutStage(job, run);
+    cut.push_back(stage.id);
+    if (!options.outputs_durable) Log(job, EventLine("checkpoint", now).Num("action", sequence).Num("stage", stage.id.value));
+  }
+  // A former master may have died between this record and the publication: then main was never told of that one's cuts.
+  if (!options.outputs_durable && (!cut.empty() || job.cuts.contains(sequence))) {
+    SetCuts(job, sequence, cut);
+    Journal(CutRecord{job.id, sequence, cut}, false);
   }
   auto values = std::make_shared<const std::vector<std::string>>(record.values);
   Journal(record, true);
@@ -188,7 +249,7 @@ void Scheduler::State::Publish(JobRun& job, std::uint64_t sequence) {
   Log(job, EventLine("action_published", now).Num("action", sequence).Str("name", plan.name).Num("values", values->size()));
   for (ExecutorId id : job.executors) {
     Executor& executor = executors.at(id);
-    if (executor.at.erase(sequence) > 0) Out(PublishAction{id, sequence, Status(), values});
+    if (executor.at.erase(sequence) > 0) Out(PublishAction{id, sequence, Status(), values, cut});
   }
   job.counts_kept[sequence] = StagesOf(job, plan);
   if (job.counts_kept.size() > kActionsShown) job.counts_kept.erase(job.counts_kept.begin());
@@ -212,14 +273,28 @@ void Scheduler::State::JournalWinners(JobRun& job, StageRun& run) {
     const TaskRun& t = run.tasks[task];
     record.tasks.push_back({job.id, run.key.sequence, {run.key.stage, task, t.winner}, t.hash, true, run.values[task]});
   }
-  for (const dag::Stage& stage : job.actions.at(run.key.sequence).stages) {
-    if (stage.output != dag::StageOutput::kSegment) continue;
-    StageRun& source = job.stages.at({0, stage.id});
-    if (std::exchange(source.pinned, true)) continue;
-    record.pinned.push_back(stage.id);
-  }
+  Pin(job, job.actions.at(run.key.sequence), &record.pinned);
   Journal(record, true);
   Log(job, EventLine("commit", now).Num("stage", run.key.stage.value).Num("parts", run.tasks.size()));
+}
+
+// All that the action was made from, also what earlier actions have listed.
+void Scheduler::State::Pin(JobRun& job, const dag::ActionPlan& plan, std::vector<StageId>* pinned) {
+  std::vector<StageRun*> open;
+  auto pin = [&](StageId stage) {
+    StageRun* run = FindStage(job, {0, stage});
+    if (run == nullptr || std::exchange(run->pinned, true)) return;
+    pinned->push_back(stage);
+    open.push_back(run);
+  };
+  for (const dag::Stage& stage : plan.stages)
+    if (stage.output == dag::StageOutput::kSegment) pin(stage.id);
+  while (!open.empty()) {
+    StageRun* run = open.back();
+    open.pop_back();
+    for (const dag::StageInput& input : run->stage.inputs) pin(input.stage);
+  }
+  std::sort(pinned->begin(), pinned->end());
 }
 
 // Nothing but a pending action can need these any more.
@@ -228,6 +303,7 @@ void Scheduler::State::Retire(JobRun& job, const dag::ActionPlan& plan) {
     job.pinned_before.erase(stage);
     job.known.erase({0, stage});
     job.verified_before.erase({0, stage});
+    job.cut_stages.erase(stage);
     if (auto held = job.held.find(stage); held != job.held.end()) {
       for (const auto& [task, list] : held->second)
         for (const HeldSegment& segment : list) FreeSegment(job, segment.worker, segment.at.ref.segment);
@@ -240,9 +316,20 @@ void Scheduler::State::Retire(JobRun& job, const dag::ActionPlan& plan) {
 
 void Scheduler::State::FreeRetired(JobRun& job) {
   if (job.retired.empty()) return;
+  // What pending actions are made from. Inputs have smaller ids: below the smallest that is asked for, nothing has to be looked at.
   std::set<StageId> needed;
+  std::vector<StageId> open;
+  auto need = [&](StageId stage) {
+    if (stage >= *job.retired.begin() && needed.insert(stage).second) open.push_back(stage);
+  };
   for (const auto& [sequence, plan] : job.actions)
-    for (const dag::Stage& stage : plan.stages) needed.insert(stage.id);
+    for (const dag::Stage& stage : plan.stages) need(stage.id);
+  while (!open.empty()) {
+    const StageRun* run = FindStage(job, {0, open.back()});
+    open.pop_back();
+    if (run == nullptr) continue;
+    for (const dag::StageInput& input : run->stage.inputs) need(input.stage);
+  }
   std::vector<StageId> gone;
   for (StageId stage : job.retired)
     if (!needed.contains(stage)) gone.push_back(stage);
@@ -265,6 +352,8 @@ void Scheduler::State::DropStage(JobRun& job, StageKey key) {
   std::map<WorkerId, std::vector<SegmentId>> where;
   for (const TaskRun& t : run.tasks)
     if (t.done && run.segments()) where[t.worker].push_back(t.segment);
+  for (const auto& [task, copy] : run.copies)
+    if (copy.done) where[copy.worker].push_back(copy.segment);
   for (auto& [worker, segments] : where)
     if (workers.contains(worker)) Out(FreeSegments{worker, job.id, std::move(segments), false});
   job.stages.erase(it);

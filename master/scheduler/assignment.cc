@@ -28,6 +28,15 @@ bool Scheduler::State::MayRun(const Executor& executor, bool even_avoided) {
          (even_avoided || worker.avoided_until <= now);
 }
 
+// The unpublished action under which the executor can run tasks of the stage: it has announced every action up to that one, so it has the
+// programs of all their segment stages. 0: none.
+std::uint64_t Scheduler::State::ServesAt(const Executor& executor, const StageRun& run) const {
+  if (run.key.sequence != 0) return executor.at.contains(run.key.sequence) ? run.key.sequence : 0;
+  auto at = executor.at.lower_bound(std::max(run.announced, run.for_action));
+  if (at == executor.at.end()) at = executor.at.lower_bound(run.announced);
+  return at == executor.at.end() ? 0 : *at;
+}
+
 // It runs a task that must have no other beside it.
 bool Scheduler::State::Alone(JobRun& job, const Executor& executor) const {
   for (std::uint32_t attempt : executor.running) {
@@ -48,56 +57,56 @@ bool Scheduler::State::AssignOne(JobRun& job) {
     if (Executor& executor = executors.at(id); MayRun(executor, all_avoided) && !Alone(job, executor)) free.push_back(&executor);
   if (free.empty()) return false;
 
-  for (const auto& [sequence, plan] : job.actions)
-    for (const dag::Stage& stage : plan.stages) {
-      StageRun* run = FindStage(job, {stage.output == dag::StageOutput::kSegment ? 0 : sequence, stage.id});
-      if (run == nullptr || run->ready.empty()) continue;
-      std::vector<Executor*> here;
-      for (Executor* executor : free)
-        if (executor->at.contains(sequence)) here.push_back(executor);
-      if (here.empty()) continue;
-      Executor* best = nullptr;
-      std::uint32_t best_task = 0;
-      bool best_local = false;
-      std::size_t looked = 0;
-      for (std::uint32_t task : run->ready) {
-        if (++looked > kLookAhead && best != nullptr) break;
-        auto trouble = run->trouble.find(task);
-        bool troubled = trouble != run->trouble.end();
-        if (troubled && trouble->second.not_before > now) continue;
-        WorkerId holder;  // of the one-to-one input
-        for (const dag::StageInput& input : stage.inputs)
-          if (input.pattern == dag::InputPattern::kOneToOne && input.ReadBy(task))
-            if (StageRun* producer = Producer(job, *run, input); task - input.first_task < producer->tasks.size())
-              holder = producer->tasks[task - input.first_task].worker;
-        auto near = InputBytes(job, *run, task);
-        auto score = [&](const Executor& executor) {
-          const Worker& worker = workers.at(executor.worker);
-          std::uint64_t bytes = 0;
-          for (const auto* on : near)
-            if (auto there = on->find(executor.worker); there != on->end()) bytes += there->second;
-          return std::tuple(!troubled || executor.worker != trouble->second.avoid, executor.worker == holder, bytes,
-                            worker.slots - worker.busy);
-        };
-        Executor* choice = nullptr;
-        for (Executor* executor : here) {
-          if (troubled && trouble->second.alone && !executor->running.empty()) continue;
-          if (choice == nullptr || score(*executor) > score(*choice)) choice = executor;
-        }
-        if (choice == nullptr) continue;
-        bool local = !holder || choice->worker == holder;
-        if (best == nullptr || (local && !best_local)) {
-          best = choice;
-          best_task = task;
-          best_local = local;
-        }
-        if (best_local) break;
+  for (const StageKey& key : job.planned) {
+    StageRun* run = FindStage(job, key);
+    if (run == nullptr || run->ready.empty()) continue;
+    const dag::Stage& stage = run->stage;
+    std::vector<Executor*> here;
+    for (Executor* executor : free)
+      if (ServesAt(*executor, *run) != 0) here.push_back(executor);
+    if (here.empty()) continue;
+    Executor* best = nullptr;
+    std::uint32_t best_task = 0;
+    bool best_local = false;
+    std::size_t looked = 0;
+    for (std::uint32_t task : run->ready) {
+      if (++looked > kLookAhead && best != nullptr) break;
+      auto trouble = run->trouble.find(task);
+      bool troubled = trouble != run->trouble.end();
+      if (troubled && trouble->second.not_before > now) continue;
+      WorkerId holder;  // of the one-to-one input
+      for (const dag::StageInput& input : stage.inputs)
+        if (input.pattern == dag::InputPattern::kOneToOne && input.ReadBy(task))
+          if (StageRun* producer = Producer(job, *run, input); task - input.first_task < producer->tasks.size())
+            holder = producer->tasks[task - input.first_task].worker;
+      auto near = InputBytes(job, *run, task);
+      auto score = [&](const Executor& executor) {
+        const Worker& worker = workers.at(executor.worker);
+        std::uint64_t bytes = 0;
+        for (const auto* on : near)
+          if (auto there = on->find(executor.worker); there != on->end()) bytes += there->second;
+        return std::tuple(!troubled || executor.worker != trouble->second.avoid, executor.worker == holder, bytes,
+                          worker.slots - worker.busy);
+      };
+      Executor* choice = nullptr;
+      for (Executor* executor : here) {
+        if (troubled && trouble->second.alone && !executor->running.empty()) continue;
+        if (choice == nullptr || score(*executor) > score(*choice)) choice = executor;
       }
-      if (best == nullptr) continue;
-      Launch(job, *run, best_task, sequence, *best, false);
-      return true;
+      if (choice == nullptr) continue;
+      bool local = !holder || choice->worker == holder;
+      if (best == nullptr || (local && !best_local)) {
+        best = choice;
+        best_task = task;
+        best_local = local;
+      }
+      if (best_local) break;
     }
-  return AssignVerify(job);
+    if (best == nullptr) continue;
+    Launch(job, *run, best_task, ServesAt(*best, *run), *best, false);
+    return true;
+  }
+  return AssignCopy(job) || AssignVerify(job);
 }
 
 std::uint32_t Scheduler::State::NextAttempt(JobRun& job) {

@@ -80,7 +80,6 @@ void Scheduler::State::EnsureDriver(JobRun& job) {
   while (!driver.early.empty() && !job.doom) {
     dag::ActionPlan plan = std::move(driver.early.begin()->second);
     driver.early.erase(driver.early.begin());
-    Retire(job, plan);
     if (!job.actions.contains(plan.sequence)) AcceptPlan(job, plan);
     if (!job.doom) Join(job, driver, plan);
   }
@@ -131,7 +130,9 @@ void Scheduler::State::On(const ExecutorExited& event) {
                  .Num("executor", event.executor.value)
                  .Str("cause", way)
                  .Flag("verify", task.verify));
-    if (by_itself) {
+    if (task.copy) {
+      CopyFailed(job, run, task.task);  // the copying is ours: whatever ended the executor was something else
+    } else if (by_itself) {
       if (!blamed || (cursor != nullptr && cursor->signal != 0)) Crash(job, run, task.task, event, cursor, !blamed && running.size() > 1);
     } else if (code == Code::kResourceExhausted) {
       MemoryFailure(job, run, task.task, worker, event.reason, running.size() > 1);

@@ -32,64 +32,111 @@ std::uint32_t LastReader(const StageRun& run, const StageRun& producer, const da
   if (input.pattern == dag::InputPattern::kOneToOne) last = std::min<std::uint64_t>(last, input.first_task + producer.tasks.size());
   return static_cast<std::uint32_t>(last);
 }
+
+// Tasks of one stage that somebody needs.
+struct Need {
+  StageKey key;
+  std::uint64_t for_action = 0;  // the oldest that needs them
+  std::vector<char> tasks;
+};
+
+// Readers before what they read: inputs have smaller ids.
+struct FromTheEnd {
+  bool operator()(const StageKey& a, const StageKey& b) const { return a.stage != b.stage ? a.stage > b.stage : a.sequence > b.sequence; }
+};
+
 }  // namespace
 
 // The least set of tasks to run: from what each unpublished action's last stage lacks, up the lineage, stopping at what exists or runs.
 // A running task needs nothing more: if an input is gone before it has read it, it fails fast and this is asked again.
+// Costs what is missing, not what the job has ever made.
 void Scheduler::State::Replan(JobRun& job) {
-  std::map<StageKey, std::vector<char>> need;
-  for (auto& [key, run] : job.stages) {
-    for (TaskRun& t : run.tasks) t.wanted = false;
-    run.ready.clear();
-  }
+  for (const StageKey& key : job.planned)
+    if (StageRun* run = FindStage(job, key)) {
+      for (TaskRun& t : run->tasks) t.wanted = false;
+      run->ready.clear();
+    }
+  job.planned.clear();
+  std::map<StageKey, Need, FromTheEnd> needs;
+  auto need = [&](const StageRun& run, std::uint64_t for_action) -> std::vector<char>& {
+    Need& entry = needs[run.key];
+    if (entry.tasks.empty()) entry = {run.key, for_action, std::vector<char>(run.tasks.size(), 0)};
+    entry.for_action = std::min(entry.for_action, for_action);
+    return entry.tasks;
+  };
   for (const auto& [sequence, plan] : job.actions) {
-    for (std::size_t i = plan.stages.size(); i-- > 0;) {
-      const dag::Stage& stage = plan.stages[i];
-      StageRun* run = FindStage(job, {stage.output == dag::StageOutput::kSegment ? 0 : sequence, stage.id});
-      if (run == nullptr) continue;
-      std::vector<char>& needed = need[run->key];
-      needed.resize(run->tasks.size(), 0);
-      if (i + 1 == plan.stages.size()) std::fill(needed.begin(), needed.end(), 1);
-      for (std::uint32_t task = 0; task < run->tasks.size(); ++task) {
-        TaskRun& t = run->tasks[task];
-        if (!needed[task] || t.done || t.attempt != 0) continue;
-        // After a restart, an output that the journal knows is likely to lie on a worker that has not come back yet.
-        if (job.grace_until > now && t.winner != 0 && run->segments() && !run->lost_cause.contains(task)) continue;
-        t.wanted = true;
+    const dag::Stage& last = plan.stages.back();
+    StageRun* run = FindStage(job, {last.output == dag::StageOutput::kSegment ? 0 : sequence, last.id});
+    if (run == nullptr) continue;
+    std::vector<char>& tasks = need(*run, sequence);
+    std::fill(tasks.begin(), tasks.end(), 1);
+  }
+  bool orphans = false;
+  for (auto at = needs.begin(); at != needs.end(); ++at) {  // what it adds comes later in this order
+    StageRun* run = FindStage(job, at->first);
+    const std::uint64_t for_action = at->second.for_action;
+    bool any_wanted = false;
+    for (std::uint32_t task = 0; task < run->tasks.size(); ++task) {
+      TaskRun& t = run->tasks[task];
+      if (!at->second.tasks[task] || t.done || t.attempt != 0) continue;
+      // After a restart, an output that the journal knows is likely to lie on a worker that has not come back yet.
+      if (job.grace_until > now && t.winner != 0 && run->segments() && !run->lost_cause.contains(task)) continue;
+      if (run->checkpoint == Checkpoint::kCut) {
+        orphans = true;  // what it was made from is gone
+        continue;
       }
-      // By inputs, not by tasks: a union of many datasets has many of both, and each task reads one.
-      for (const dag::StageInput& input : stage.inputs) {
-        StageRun* producer = Producer(job, *run, input);
-        if (producer == nullptr) continue;
-        std::vector<char>& asked = need[producer->key];
-        asked.resize(producer->tasks.size(), 0);
-        std::uint32_t last = LastReader(*run, *producer, input);
-        for (std::uint32_t task = input.first_task; task < last; ++task) {
-          if (!run->tasks[task].wanted) continue;
-          if (input.pattern == dag::InputPattern::kOneToOne) {
-            asked[task - input.first_task] = 1;
-          } else {
-            std::fill(asked.begin(), asked.end(), 1);  // one task asks for all of it
-            break;
-          }
+      t.wanted = any_wanted = true;
+    }
+    // By inputs, not by tasks: a union of many datasets has many of both, and each task reads one.
+    for (const dag::StageInput& input : run->stage.inputs) {
+      StageRun* producer = any_wanted ? Producer(job, *run, input) : nullptr;
+      if (producer == nullptr) continue;
+      const std::uint32_t last = LastReader(*run, *producer, input);
+      for (std::uint32_t task = input.first_task; task < last; ++task) {
+        if (!run->tasks[task].wanted) continue;
+        std::vector<char>& asked = need(*producer, for_action);
+        if (input.pattern == dag::InputPattern::kOneToOne) {
+          asked[task - input.first_task] = 1;
+        } else {
+          std::fill(asked.begin(), asked.end(), 1);  // one task asks for all of it
+          break;
         }
       }
     }
+    if (any_wanted) {
+      run->for_action = for_action;
+      job.planned.push_back(run->key);
+    }
   }
+  if (!orphans) {
+    job.orphans_since = 0;
+  } else if (options.outputs_durable) {
+    return Doom(job, Status(Code::kDataLoss, "SEG01", "a block that was computed before cannot be read any more",
+                            "what it was made from was let go, since nothing is lost in one process but by a damaged disk",
+                            "look at the disk of the spill folder and run the job again"));
+  } else if (job.orphans_since == 0) {
+    job.orphans_since = now;
+    Wake(now + options.orphan_grace_ms);
+  }
+  std::sort(job.planned.begin(), job.planned.end(), [&](const StageKey& a, const StageKey& b) {
+    std::uint64_t x = job.stages.at(a).for_action, y = job.stages.at(b).for_action;
+    return x != y ? x < y : FromTheEnd()(b, a);
+  });
   // What runs and is needed by nobody any more (its loss was undone, or its action is over) gives its slot back.
   std::vector<std::uint32_t> idle;
   for (const auto& [attempt, task] : job.running) {
-    if (task.verify) continue;
-    auto it = need.find(task.key);
-    if (it == need.end() || !it->second[task.task]) idle.push_back(attempt);
+    if (task.verify || task.copy) continue;
+    auto it = needs.find(task.key);
+    if (it == needs.end() || !it->second.tasks[task.task]) idle.push_back(attempt);
   }
   for (std::uint32_t attempt : idle) Cancel(job, attempt);
 
-  for (auto& [key, run] : job.stages) {
+  for (const StageKey& key : job.planned) {
+    StageRun& run = job.stages.at(key);
     if (run.stage.output == dag::StageOutput::kCommit) {
       // What is committed is seen by everybody: verdicts come first, and the winners are journalled first.
       const dag::ActionPlan& plan = job.actions.at(key.sequence);
-      if (!run.tasks.empty() && run.tasks[0].wanted && InputsThere(job, run, 0)) {
+      if (run.tasks[0].wanted && InputsThere(job, run, 0)) {
         if (VerdictsPending(job, plan, key.stage)) continue;
         for (const dag::StageInput& input : run.stage.inputs)
           if (StageRun* files = Producer(job, run, input); files->stage.output == dag::StageOutput::kFiles) JournalWinners(job, *files);
@@ -111,28 +158,65 @@ void Scheduler::State::Replan(JobRun& job) {
   }
 }
 
-// An output that existed is gone. Its content's hash stays known, so that a re-run is compared with it.
-void Scheduler::State::Lose(JobRun& job, StageRun& run, std::uint32_t task, const std::string& cause) {
+// An output that existed is gone. Its content's hash stays known, so that a re-run is compared with it. False: its copy takes its place.
+bool Scheduler::State::Lose(JobRun& job, StageRun& run, std::uint32_t task, const std::string& cause) {
   TaskRun& t = run.tasks[task];
+  run.unreachable.erase(task);
+  job.dirty = true;
+  Changed(job);
+  if (auto copy = run.copies.find(task); copy != run.copies.end() && copy->second.done) {
+    t.winner = copy->second.attempt;
+    t.worker = copy->second.worker;
+    t.segment = copy->second.segment;
+    t.bytes = copy->second.bytes;
+    run.copies.erase(copy);
+    if (run.checkpoint != Checkpoint::kNone) job.copying.insert(run.key);
+    Journal(TaskDoneRecord{job.id, 0, {run.key.stage, task, t.winner}, t.hash, false, ""}, false);
+    Log(job, EventLine("copy_used", now)
+                 .Num("stage", run.key.stage.value)
+                 .Num("task", task)
+                 .Num("attempt", t.winner)
+                 .Num("worker", t.worker.value)
+                 .Str("cause", cause));
+    return false;
+  }
   t.done = false;
   --run.done;
   t.segment = {};
-  run.unreachable.erase(task);
   run.lost_cause[task] = cause;
-  job.dirty = true;
-  Changed(job);
+  return true;
+}
+
+// All segments and copies of the stage for which `gone` is true. How many outputs are lost by it.
+std::size_t Scheduler::State::LoseWhere(JobRun& job, StageRun& run, const std::function<bool(WorkerId, SegmentId)>& gone,
+                                        const std::string& cause) {
+  if (!run.segments()) return 0;
+  std::erase_if(run.copies, [&](const auto& entry) {
+    bool lost = entry.second.done && gone(entry.second.worker, entry.second.segment);
+    if (lost && run.checkpoint != Checkpoint::kNone) job.copying.insert(run.key);
+    return lost;
+  });
+  std::size_t lost = 0;
+  for (std::uint32_t task = 0; task < run.tasks.size(); ++task) {
+    const TaskRun& t = run.tasks[task];
+    if (t.done && gone(t.worker, t.segment) && Lose(job, run, task, cause)) ++lost;
+  }
+  return lost;
 }
 
 // A finished task may complete the inputs of its one-to-one readers before its whole stage is done.
 void Scheduler::State::WakeOneToOne(JobRun& job, const StageRun& producer, std::uint32_t task) {
-  for (auto& [key, run] : job.stages)
-    for (const dag::StageInput& input : run.stage.inputs) {
+  for (const StageKey& key : job.planned) {
+    StageRun* run = FindStage(job, key);
+    if (run == nullptr) continue;
+    for (const dag::StageInput& input : run->stage.inputs) {
       if (input.stage != producer.key.stage || input.pattern != dag::InputPattern::kOneToOne) continue;
       std::uint64_t reader = std::uint64_t(input.first_task) + task;
-      if (reader >= run.tasks.size() || !run.tasks[reader].wanted) continue;
+      if (reader >= run->tasks.size() || !run->tasks[reader].wanted) continue;
       auto index = static_cast<std::uint32_t>(reader);
-      if (InputsThere(job, run, index)) run.ready.insert(index);
+      if (InputsThere(job, *run, index)) run->ready.insert(index);
     }
+  }
 }
 
 // A re-run made other content than the task had before: the user's code is not deterministic. Whatever was made from the old content,
@@ -187,6 +271,7 @@ void Scheduler::State::ContentChanged(JobRun& job, StageRun& changed, std::uint3
       if (t.attempt != 0) Cancel(job, t.attempt);
       if (run.verify_attempt != 0 && run.sample == index) Cancel(job, run.verify_attempt);
       if (run.sample == index && run.verdict != Verdict::kSkipped) run.verdict = Verdict::kNone;
+      DropCopy(job, run, index);
       if (t.winner == 0) continue;
       if (t.done) {
         if (run.segments())

@@ -216,6 +216,17 @@ void Fields(C& c, JobFinishedRecord& r) {
   c.List(r.past, [](C& c, ActionView& action) { Fields(c, action); });
 }
 
+template <class C>
+void Fields(C& c, CutRecord& r) {
+  c.Id(r.job);
+  c.Int(r.sequence);
+  StageList(c, r.stages);
+}
+template <class C>
+void Fields(C& c, CutsUndoneRecord& r) {
+  c.Id(r.job);
+}
+
 template <class T>
 Result<Record> DecodeAs(std::string_view fields, std::uint8_t version) {
   T record;

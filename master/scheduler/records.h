@@ -89,8 +89,18 @@ struct JobFinishedRecord {
   std::vector<ActionView> past;
 };
 
-using Record = std::variant<CountersRecord, JobAcceptedRecord, AttemptsRecord, OnceRecord, TaskDoneRecord, TasksForgottenRecord,
-                            VerifiedRecord, WinnersRecord, ActionPublishedRecord, RetiredRecord, JobFinishedRecord>;
+struct CutRecord {  // comes before the action's publication, which gives it to main
+  JobId job;
+  std::uint64_t sequence = 0;
+  std::vector<StageId> stages;
+};
+struct CutsUndoneRecord {  // all copies of a cut stage were lost: main is replayed with its whole lineage
+  JobId job;
+};  // unsynced
+
+using Record =
+    std::variant<CountersRecord, JobAcceptedRecord, AttemptsRecord, OnceRecord, TaskDoneRecord, TasksForgottenRecord, VerifiedRecord,
+                 WinnersRecord, ActionPublishedRecord, RetiredRecord, JobFinishedRecord, CutRecord, CutsUndoneRecord>;
 
 std::string Encode(const Record& record);
 // kDataLoss JRN01 for bytes that no Encode() made, kVersionSkew JRN02 for a newer version's.

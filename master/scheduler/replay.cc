@@ -55,7 +55,10 @@ Status Scheduler::State::Apply(const Record& record) {
       return On(r.job, [&](JobRun& job) { job.once[r.name] = r.value; });
     }
     Status operator()(const TaskDoneRecord& r) {
-      return On(r.job, [&](JobRun& job) { job.known[{r.sequence, r.id.stage}][r.id.task] = r; });
+      return On(r.job, [&](JobRun& job) {
+        job.known[{r.sequence, r.id.stage}][r.id.task] = r;
+        job.last_done = r.id.attempt;
+      });
     }
     Status operator()(const TasksForgottenRecord& r) {
       return On(r.job, [&](JobRun& job) {
@@ -86,10 +89,20 @@ Status Scheduler::State::Apply(const Record& record) {
     Status operator()(const RetiredRecord& r) {
       return On(r.job, [&](JobRun& job) {
         for (StageId stage : r.stages) {
+          job.cut_stages.erase(stage);
           job.known.erase({0, stage});
           job.verified_before.erase({0, stage});
           job.pinned_before.erase(stage);
         }
+      });
+    }
+    Status operator()(const CutRecord& r) {
+      return On(r.job, [&](JobRun& job) { s.SetCuts(job, r.sequence, r.stages); });
+    }
+    Status operator()(const CutsUndoneRecord& r) {
+      return On(r.job, [&](JobRun& job) {
+        job.cuts.clear();
+        job.cut_stages.clear();
       });
     }
     Status operator()(const JobFinishedRecord& r) {
@@ -137,7 +150,12 @@ std::vector<SchedulerAction> Scheduler::State::Recovered(TimeMs at) {
     job.settle = true;
     // Attempts below the mark may have run; the first new one is above it.
     job.attempt_next = options.planted.reuse_attempts_after_restart ? 1 : job.attempts_reserved;
-    Log(job, EventLine("job_recovered", now).Num("job", id.value).Num("actions", job.published.size()).Num("onces", job.once.size()));
+    // Records of tasks are written in the order of their ends: what ended after `last_done` is not known any more.
+    Log(job, EventLine("job_recovered", now)
+                 .Num("job", id.value)
+                 .Num("actions", job.published.size())
+                 .Num("onces", job.once.size())
+                 .Num("last_done", job.last_done));
     StartLimit(job);
     if (!job.known.empty() && options.recovery_grace_ms > 0) {
       job.grace_until = now + options.recovery_grace_ms;
@@ -159,41 +177,47 @@ std::vector<JournalRecord> Scheduler::State::Snapshot() const {
                           static_cast<std::uint32_t>(status.code()), status.tag(), status.what(), status.why(), status.fix(), job.main_exit,
                           job.actions_done, job.started_us, job.finished_us, job.past});
   }
-  for (JobId id : live) {
-    const JobRun& job = jobs.at(id);
-    add(JobAcceptedRecord{job.spec});
-    add(AttemptsRecord{id, job.attempts_reserved});
-    for (const auto& [name, value] : job.once) add(OnceRecord{id, name, value});
-    std::vector<StageId> pinned(job.pinned_before.begin(), job.pinned_before.end());
-    for (const auto& [key, run] : job.stages)
-      if (run.pinned && run.segments()) pinned.push_back(key.stage);
-    std::sort(pinned.begin(), pinned.end());
-    for (const auto& [sequence, action] : job.published)
-      add(ActionPublishedRecord{id, sequence, action.fingerprint, action.name, *action.values, {}});
-    std::map<StageKey, std::map<std::uint32_t, TaskDoneRecord>> known = job.known;
-    std::set<StageKey> verified = job.verified_before, winners = job.winners_before;
-    for (const auto& [key, run] : job.stages) {
-      for (std::uint32_t task = 0; task < run.tasks.size(); ++task) {
-        const TaskRun& t = run.tasks[task];
-        if (t.winner == 0) continue;
-        TaskDoneRecord record{id, key.sequence, {key.stage, task, t.winner}, t.hash, false, ""};
-        if (!run.segments() && t.done && (run.winners_journalled || run.values[task].size() <= kInlineValueBytes)) {
-          record.has_value = true;
-          record.value = run.values[task];
-        }
-        known[key][task] = record;
-      }
-      if (run.verdict == Verdict::kAgreed) verified.insert(key);
-      if (run.winners_journalled) winners.insert(key);
-    }
-    for (const auto& [key, tasks] : known)
-      for (const auto& [task, record] : tasks) add(record);
-    for (const StageKey& key : verified) add(VerifiedRecord{id, key.sequence, key.stage});
-    for (const StageKey& key : winners) add(WinnersRecord{id, key.sequence, key.stage, {}, {}});
-    // Pinned stages ride on a record that names no tasks of its own.
-    if (!pinned.empty()) add(WinnersRecord{id, 0, StageId{}, {}, pinned});
-  }
+  std::vector<Record> of_jobs;
+  for (JobId id : live) SnapshotOf(jobs.at(id), &of_jobs);
+  for (const Record& record : of_jobs) add(record);
   return records;
+}
+
+void Scheduler::State::SnapshotOf(const JobRun& job, std::vector<Record>* records) const {
+  const JobId id = job.id;
+  auto add = [&](Record record) { records->push_back(std::move(record)); };
+  add(JobAcceptedRecord{job.spec});
+  add(AttemptsRecord{id, job.attempts_reserved});
+  for (const auto& [name, value] : job.once) add(OnceRecord{id, name, value});
+  for (const auto& [sequence, stages] : job.cuts) add(CutRecord{id, sequence, stages});
+  std::vector<StageId> pinned(job.pinned_before.begin(), job.pinned_before.end());
+  for (const auto& [key, run] : job.stages)
+    if (run.pinned && run.segments()) pinned.push_back(key.stage);
+  std::sort(pinned.begin(), pinned.end());
+  for (const auto& [sequence, action] : job.published)
+    add(ActionPublishedRecord{id, sequence, action.fingerprint, action.name, *action.values, {}});
+  std::map<StageKey, std::map<std::uint32_t, TaskDoneRecord>> known = job.known;
+  std::set<StageKey> verified = job.verified_before, winners = job.winners_before;
+  for (const auto& [key, run] : job.stages) {
+    for (std::uint32_t task = 0; task < run.tasks.size(); ++task) {
+      const TaskRun& t = run.tasks[task];
+      if (t.winner == 0) continue;
+      TaskDoneRecord record{id, key.sequence, {key.stage, task, t.winner}, t.hash, false, ""};
+      if (!run.segments() && t.done && (run.winners_journalled || run.values[task].size() <= kInlineValueBytes)) {
+        record.has_value = true;
+        record.value = run.values[task];
+      }
+      known[key][task] = record;
+    }
+    if (run.verdict == Verdict::kAgreed) verified.insert(key);
+    if (run.winners_journalled) winners.insert(key);
+  }
+  for (const auto& [key, tasks] : known)
+    for (const auto& [task, record] : tasks) add(record);
+  for (const StageKey& key : verified) add(VerifiedRecord{id, key.sequence, key.stage});
+  for (const StageKey& key : winners) add(WinnersRecord{id, key.sequence, key.stage, {}, {}});
+  // Pinned stages ride on a record that names no tasks of its own.
+  if (!pinned.empty()) add(WinnersRecord{id, 0, StageId{}, {}, pinned});
 }
 
 }  // namespace ropewalk::scheduler

@@ -36,6 +36,7 @@
 #include "dag/settings.h"
 #include "dag/stage_graph.h"
 #include "dag/task.h"
+#include "master/scheduler/checkpoint.h"
 #include "master/scheduler/job_view.h"
 
 namespace ropewalk::scheduler {
@@ -219,6 +220,7 @@ struct RunTask {
   std::vector<dag::TaskInput> inputs;
   bool retry = false;
   bool verify = false;
+  std::uint32_t copy_parts = 0;  // not 0: no program is run; the one input segment, of so many parts, is copied to the worker's disk
 };
 struct CancelTask {
   ExecutorId executor;
@@ -230,6 +232,7 @@ struct PublishAction {
   std::uint64_t sequence = 0;
   Status status;
   Values values;
+  std::vector<StageId> cut;  // checkpointed stages: main lets go of what they were made from. The same for every replica
 };
 struct ComputeOnce {
   ExecutorId executor;
@@ -292,6 +295,10 @@ struct Options {
   TimeMs recovery_grace_ms = 5'000;       // after a restart of the master: how long outputs known to exist may take to be reported
   TimeMs verify_wait_ms = 2'000;          // how long a verdict waits for a second executor that is still starting
   std::int64_t epoch_us = 0;              // microseconds since 1970 at TimeMs 0, for the times that people read
+  TimeMs orphan_grace_ms = 10'000;        // how long a block whose copies are all gone may take to come back with its worker
+  std::uint32_t copy_failures_max = 3;    // of one copy, before the checkpoint is given up
+  CheckpointRule checkpoint;
+  bool outputs_durable = false;  // one process: what is computed is lost only with the job, so all lineage is cut when an action is done
   PlantedBugs planted;
 };
 

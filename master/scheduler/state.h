@@ -7,6 +7,7 @@
 //   tasks.cc       what tasks report
 //   verify.cc      the sampled second run
 //   lineage.cc     what is missing, what a change of content invalidates
+//   checkpoint.cc  the rule when to checkpoint; copies.cc: copies, cuts, starting over
 //   assignment.cc  which task runs where
 //   records.cc     the journal's records; replay.cc: state <-> records
 //   views.cc       pictures for people
@@ -18,6 +19,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -94,6 +96,22 @@ struct TaskRun {
 
 enum class Verdict : std::uint8_t { kNone, kReady, kRunning, kAgreed, kSkipped };
 
+// Whether a segment stage has, or shall have, a second copy of each segment; kCut: has, and nothing that it was made from is run for it
+// again.
+enum class Checkpoint : std::uint8_t { kNone, kWanted, kCut };
+
+// The second copy of one segment, on a disk.
+struct CopyRun {
+  std::uint32_t running = 0;  // the attempt that makes it; 0: none
+  std::uint32_t failures = 0;
+  TimeMs not_before = 0;
+  bool done = false;
+  std::uint32_t attempt = 0;  // that made it
+  WorkerId worker;
+  SegmentId segment;
+  std::uint64_t bytes = 0;
+};
+
 // The stages of a job are shared by its actions when they make segments, else they belong to one action (sequence).
 struct StageKey {
   std::uint64_t sequence = 0;  // 0: segments
@@ -122,9 +140,17 @@ struct StageRun {
   std::uint32_t sample = 0;  // the task that is run twice
   ExecutorId verified_by;    // who made the sampled output; the second run prefers another
   std::uint32_t verify_attempt = 0;
-  TimeMs verify_since = 0;                     // when the action was complete but for verdicts
+  TimeMs verify_since = 0;  // when the action was complete but for verdicts
   // Bytes of an all-to-all input, by its index, on each worker; filled when first needed.
   std::map<std::size_t, std::map<WorkerId, std::uint64_t>> input_at;
+  std::uint64_t announced = 0;   // the first action that lists it: executors that stand at it or later have its program
+  std::uint64_t for_action = 0;  // the oldest action that needs it to run (Replan)
+  std::uint32_t depth = 1;       // stages down to the nearest checkpoint or source
+  std::uint64_t task_ms = 0;     // what its tasks took
+  bool feeds_segments = false;   // another segment stage reads it
+  Checkpoint checkpoint = Checkpoint::kNone;
+  TimeMs checkpoint_since = 0;
+  std::map<std::uint32_t, CopyRun> copies;
 
   bool complete() const { return done == tasks.size(); }
   bool segments() const { return stage.output == dag::StageOutput::kSegment; }
@@ -137,6 +163,7 @@ struct RunningTask {
   bool verify = false;
   TimeMs since = 0;
   TaskCounters counters;  // as last told
+  bool copy = false;
 };
 
 struct PublishedAction {
@@ -189,7 +216,18 @@ struct JobRun {
   std::set<StageKey> verified_before;
   std::map<StageKey, std::map<std::uint32_t, TaskDoneRecord>> known;  // replayed: what finished tasks of unseen plans had made
   std::set<StageKey> winners_before;
+  std::uint32_t last_done = 0;  // replayed: the attempt of the newest record of a finished task; 0: none (since the snapshot)
   std::map<StageId, std::map<std::uint32_t, std::vector<HeldSegment>>> held;
+  std::uint64_t learned = 0;                            // stages of actions up to this one are in `stages`
+  std::map<std::uint64_t, dag::ActionPlan> unlearned;   // published before a restart, and announced before an earlier one was
+  std::vector<StageKey> planned;                        // what has tasks to run: older actions first, upstream first
+  std::set<StageKey> unverified;                        // a verdict may be due
+  std::map<std::string, std::uint32_t> verified_lines;  // stage names, that is operators and source lines -> verdicts that agreed
+  std::set<StageKey> copying;                           // copies may be missing
+  std::map<std::uint64_t, std::vector<StageId>> cuts;   // by the action whose publication told main
+  std::set<StageId> cut_stages;                         // all of these
+  std::uint64_t copied_bytes = 0, copied_ms = 0;
+  TimeMs orphans_since = 0;  // a block is missing whose lineage is cut
 
   std::map<WorkerId, RestartDelay> restarts;
   std::uint32_t executor_failures = 0;                       // in a row, of the whole job
@@ -280,11 +318,14 @@ struct Scheduler::State {
   void On(const ExecutorAtOnce& event);
   void On(const OnceComputed& event);
   void AcceptPlan(JobRun& job, const dag::ActionPlan& plan);
+  void Learn(JobRun& job, const dag::ActionPlan& plan, bool published);
+  void LearnNext(JobRun& job);
   void AddStage(JobRun& job, std::uint64_t sequence, const dag::Stage& stage);
   void Join(JobRun& job, Executor& executor, const dag::ActionPlan& plan);
   void PublishReady(JobRun& job);
   void Publish(JobRun& job, std::uint64_t sequence);
   void JournalWinners(JobRun& job, StageRun& run);
+  void Pin(JobRun& job, const dag::ActionPlan& plan, std::vector<StageId>* pinned);
   void Retire(JobRun& job, const dag::ActionPlan& plan);
   void FreeRetired(JobRun& job);
   void DropStage(JobRun& job, StageKey key);
@@ -311,20 +352,38 @@ struct Scheduler::State {
   void OnVerified(JobRun& job, StageRun& run, std::uint32_t attempt, ExecutorId executor, const dag::TaskResult& result);
   bool VerdictsPending(JobRun& job, const dag::ActionPlan& plan, StageId except);
   bool AssignVerify(JobRun& job);
+  bool WorthVerifying(const JobRun& job, const dag::Stage& stage) const;
   std::uint32_t ChooseSample(const JobRun& job, const dag::Stage& stage) const;
 
   // lineage.cc
   void Replan(JobRun& job);
   bool InputsThere(JobRun& job, const StageRun& run, std::uint32_t task);
   StageRun* Producer(JobRun& job, const StageRun& run, const dag::StageInput& input);
-  void Lose(JobRun& job, StageRun& run, std::uint32_t task, const std::string& cause);
+  bool Lose(JobRun& job, StageRun& run, std::uint32_t task, const std::string& cause);
+  std::size_t LoseWhere(JobRun& job, StageRun& run, const std::function<bool(WorkerId, SegmentId)>& gone, const std::string& cause);
   void WakeOneToOne(JobRun& job, const StageRun& run, std::uint32_t task);
   void ContentChanged(JobRun& job, StageRun& run, std::uint32_t task);
+
+  // copies.cc
+  std::uint64_t RecomputeMs(JobRun& job, const StageRun& run);
+  void ConsiderCheckpoint(JobRun& job, StageRun& run);
+  bool CopiesPending(JobRun& job, const dag::ActionPlan& plan);
+  bool Copied(const StageRun& run) const;
+  void CutStage(JobRun& job, StageRun& run);
+  void SetCuts(JobRun& job, std::uint64_t sequence, const std::vector<StageId>& stages);
+  bool AssignCopy(JobRun& job);
+  void LaunchCopy(JobRun& job, StageRun& run, std::uint32_t task, Executor& executor);
+  void OnCopied(JobRun& job, StageRun& run, const RunningTask& task, std::uint32_t attempt, const Executor& executor,
+                const dag::TaskResult& result);
+  void CopyFailed(JobRun& job, StageRun& run, std::uint32_t task);
+  void DropCopy(JobRun& job, StageRun& run, std::uint32_t task);
+  void StartOver(JobRun& job);
 
   // assignment.cc
   void Assign();
   bool AssignOne(JobRun& job);
   bool MayRun(const Executor& executor, bool even_avoided);
+  std::uint64_t ServesAt(const Executor& executor, const StageRun& run) const;
   bool Alone(JobRun& job, const Executor& executor) const;
   void Launch(JobRun& job, StageRun& run, std::uint32_t task, std::uint64_t sequence, Executor& executor, bool verify);
   std::vector<const std::map<WorkerId, std::uint64_t>*> InputBytes(JobRun& job, StageRun& run, std::uint32_t task);
@@ -335,6 +394,7 @@ struct Scheduler::State {
   Status Apply(const Record& record);
   std::vector<SchedulerAction> Recovered(TimeMs at);
   std::vector<JournalRecord> Snapshot() const;
+  void SnapshotOf(const JobRun& job, std::vector<Record>* records) const;
 
   // views.cc
   JobView View(const JobRun& job, bool with_plan) const;

@@ -41,6 +41,10 @@ void Scheduler::State::Settle() {
       assign = true;
       Replan(job);
       PublishReady(job);
+      if (job.orphans_since != 0 && !job.doom && now >= job.orphans_since + options.orphan_grace_ms) {
+        StartOver(job);
+        EnsureExecutors(job);
+      }
     }
     if (!job.doom && job.driver && job.actions.empty()) {
       const Executor& driver = executors.at(job.driver);
@@ -77,6 +81,7 @@ void Scheduler::State::On(const TimerFired& event) {
       for (JobId id : live) {
         JobRun& job = jobs.at(id);
         job.settle = true;
+        job.dirty |= job.orphans_since != 0;
         if (job.grace_until != 0 && job.grace_until <= now) {
           job.grace_until = 0;
           job.dirty = true;

@@ -56,6 +56,10 @@ void Scheduler::State::Release(JobRun& job, std::uint32_t attempt) {
     if (task.verify) {
       run->verdict = Verdict::kReady;
       run->verify_attempt = 0;
+      job.unverified.insert(task.key);
+    } else if (task.copy) {
+      run->copies[task.task].running = 0;
+      job.copying.insert(task.key);
     } else {
       run->tasks[task.task].attempt = 0;
       --run->running;
@@ -90,6 +94,9 @@ void Scheduler::State::On(const TaskFinished& event) {
       bool ours = run != nullptr && event.id.task < run->tasks.size() && run->tasks[event.id.task].done &&
                   run->tasks[event.id.task].worker == executor->worker &&
                   run->tasks[event.id.task].segment == event.result.segment->segment;
+      if (run != nullptr)
+        if (auto copy = run->copies.find(event.id.task); copy != run->copies.end() && copy->second.done)
+          ours |= copy->second.worker == executor->worker && copy->second.segment == event.result.segment->segment;
       if (!ours) FreeSegment(*job, executor->worker, event.result.segment->segment);
     }
     return;
@@ -102,7 +109,7 @@ void Scheduler::State::On(const TaskFinished& event) {
   if (auto worker = workers.find(executor->worker); worker != workers.end()) worker->second.failures_in_row = 0;
   Log(*job, TaskLine("task_finished", now, event.id, event.executor)
                 .Num("worker", executor->worker.value)
-                .Flag("verify", task.verify)
+                .Flag("verify", task.verify || task.copy)
                 .Num("ms", now - task.since)
                 .Num("bytes", event.result.segment ? event.result.segment->bytes : event.result.value.size())
                 .Num("records_in", event.counters.records_in)
@@ -110,15 +117,13 @@ void Scheduler::State::On(const TaskFinished& event) {
                 .Num("records_out", event.counters.records_out)
                 .Num("bytes_out", event.counters.bytes_out)
                 .Num("bytes_spilled", event.counters.bytes_spilled));
-  InputsAnswered(*job, run, task);
-  if (!task.verify) {
-    Add(&run.counters, event.counters);
-    run.last_end = now;
-  }
-  if (task.verify)
-    OnVerified(*job, run, event.id.attempt, event.executor, event.result);
-  else
-    Register(*job, run, task.task, event.id.attempt, *executor, event.result);
+  if (!task.copy) InputsAnswered(*job, run, task);
+  if (task.verify) return OnVerified(*job, run, event.id.attempt, event.executor, event.result);
+  if (task.copy) return OnCopied(*job, run, task, event.id.attempt, *executor, event.result);
+  Add(&run.counters, event.counters);
+  run.last_end = now;
+  run.task_ms += static_cast<std::uint64_t>(now - task.since);
+  Register(*job, run, task.task, event.id.attempt, *executor, event.result);
 }
 
 // The task has read its inputs, so those that it began to read after a complaint can be reached: the complaint was a passing disturbance,
@@ -144,6 +149,7 @@ void Scheduler::State::Register(JobRun& job, StageRun& run, std::uint32_t task, 
   TaskRun& t = run.tasks[task];
   std::uint64_t hash = run.segments() ? result.segment->content_hash : result.content_hash;
   bool changed = t.winner != 0 && t.hash != hash;
+  if (changed || run.copies.contains(task)) DropCopy(job, run, task);
   t.winner = attempt;
   t.hash = hash;
   t.done = true;
@@ -177,10 +183,13 @@ void Scheduler::State::Register(JobRun& job, StageRun& run, std::uint32_t task, 
   if (run.verdict == Verdict::kNone && run.sample == task) {
     run.verdict = Verdict::kReady;
     run.verified_by = executor.id;
+    job.unverified.insert(run.key);
   }
-  if (run.complete())
+  if (run.checkpoint == Checkpoint::kWanted) job.copying.insert(run.key);
+  if (run.complete()) {
     job.dirty = true;
-  else
+    ConsiderCheckpoint(job, run);
+  } else
     WakeOneToOne(job, run, task);
 }
 
@@ -203,6 +212,7 @@ void Scheduler::State::On(const TaskFailed& event) {
                 .Num("split", event.cursor_split)
                 .Num("offset", event.cursor_offset)
                 .Flag("verify", task.verify));
+  if (task.copy) return CopyFailed(*job, run, task.task);
   switch (event.status.code()) {
     case Code::kUserError:
       return UserFailure(*job, run, task.task, event);
@@ -309,9 +319,10 @@ void Scheduler::State::On(const FetchFailed& event) {
                 .Num("from_task", producer.task)
                 .Num("from_attempt", producer.attempt)
                 .Str("code", CodeName(event.status.code())));
-  Trouble& trouble = run.trouble[task.task];
-  if (++trouble.fetch_failures > options.fetch_retries_max)
-    return Doom(*job, event.status.WithContext(TaskText(run, task.task) + " could not read its input " + Number(trouble.fetch_failures) +
+  if (task.copy) CopyFailed(*job, run, task.task);
+  Trouble* trouble = task.copy ? nullptr : &run.trouble[task.task];
+  if (trouble != nullptr && ++trouble->fetch_failures > options.fetch_retries_max)
+    return Doom(*job, event.status.WithContext(TaskText(run, task.task) + " could not read its input " + Number(trouble->fetch_failures) +
                                                " times"));
 
   // Many readers report one lost segment: the first report acts, the others find the producer missing or replaced.
@@ -322,13 +333,14 @@ void Scheduler::State::On(const FetchFailed& event) {
   if (event.status.code() == Code::kUnavailable && task.since <= source->unreachable.try_emplace(producer.task, now).first->second) {
     // Perhaps only the way to it is disturbed, or its worker's loss is about to be noticed: no recompute storm yet. Other readers of the
     // same moment tell nothing new; one that began after the first complaint, and after the pause that follows it, does.
-    trouble.not_before = now + 2 * options.task_retry_delay_ms;
-    Wake(trouble.not_before);
+    if (trouble == nullptr) return;
+    trouble->not_before = now + 2 * options.task_retry_delay_ms;
+    Wake(trouble->not_before);
     return;
   }
   FreeSegment(*job, t.worker, t.segment);
-  Log(*job, EventLine("segments_lost", now).Num("stage", producer.stage.value).Num("count", 1).Str("cause", "fetch failed"));
-  Lose(*job, *source, producer.task, "fetch failed");
+  if (Lose(*job, *source, producer.task, "fetch failed"))
+    Log(*job, EventLine("segments_lost", now).Num("stage", producer.stage.value).Num("count", 1).Str("cause", "fetch failed"));
 }
 
 }  // namespace ropewalk::scheduler

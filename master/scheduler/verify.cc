@@ -5,6 +5,18 @@
 
 namespace ropewalk::scheduler {
 
+// In a loop the same lines of code make a stage in each round, and where stages have one task, running each twice would double the job.
+// Code that is not deterministic mostly shows it the first times; after kLineVerdicts that agreed, one stage in kLineRareness is still run
+// twice. Nothing rests on it: a re-run after a loss is compared with what was there before in any case.
+bool Scheduler::State::WorthVerifying(const JobRun& job, const dag::Stage& stage) const {
+  constexpr std::uint32_t kLineVerdicts = 3;
+  constexpr std::uint32_t kLineRareness = 8;
+  if (!job.spec.settings.verify || stage.tasks == 0 || stage.output == dag::StageOutput::kCommit) return false;
+  auto line = job.verified_lines.find(stage.name);
+  if (line == job.verified_lines.end() || line->second < kLineVerdicts) return true;
+  return PartitionOf(HashCombine(job.spec.settings.seed, stage.id.value), kLineRareness) == 0;
+}
+
 // Drawn by the job's seed, the smallest of three: any task shows that code is not deterministic, and a small one costs little.
 std::uint32_t Scheduler::State::ChooseSample(const JobRun& job, const dag::Stage& stage) const {
   std::uint32_t best = 0;
@@ -35,8 +47,14 @@ bool Scheduler::State::VerdictsPending(JobRun& job, const dag::ActionPlan& plan,
 // The second run of a sampled task: on another executor than the first where the job has one (or will have one soon); it takes only slots
 // that no other task of the job could use. True: one was started.
 bool Scheduler::State::AssignVerify(JobRun& job) {
-  for (auto& [key, run] : job.stages) {
-    if (run.verdict != Verdict::kReady) continue;
+  for (auto at = job.unverified.begin(); at != job.unverified.end();) {
+    StageRun* found = FindStage(job, *at);
+    if (found == nullptr || found->verdict != Verdict::kReady) {
+      at = job.unverified.erase(at);
+      continue;
+    }
+    StageRun& run = *found;
+    const StageKey key = *at++;
     const TaskRun& sample = run.tasks[run.sample];
     if (auto trouble = run.trouble.find(run.sample); trouble != run.trouble.end() && trouble->second.not_before > now) continue;
     bool made_again = !sample.done && (sample.wanted || sample.attempt != 0);
@@ -55,18 +73,13 @@ bool Scheduler::State::AssignVerify(JobRun& job) {
       Executor& executor = executors.at(id);
       bool other = id != run.verified_by;
       other_starts |= other && executor.at.empty();
-      for (std::uint64_t at : executor.at) {
-        const dag::ActionPlan& plan = job.actions.at(at);
-        bool has = (key.sequence == 0 || key.sequence == at) &&
-                   std::any_of(plan.stages.begin(), plan.stages.end(), [&](const dag::Stage& s) { return s.id == key.stage; });
-        if (!has) continue;
-        other_exists |= other && !workers.at(executor.worker).drained;
-        if (!MayRun(executor, true) || Alone(job, executor)) break;
-        if (best == nullptr || (other && best->id == run.verified_by)) {
-          best = &executor;
-          sequence = at;
-        }
-        break;
+      std::uint64_t serves = ServesAt(executor, run);
+      if (serves == 0) continue;
+      other_exists |= other && !workers.at(executor.worker).drained;
+      if (!MayRun(executor, true) || Alone(job, executor)) continue;
+      if (best == nullptr || (other && best->id == run.verified_by)) {
+        best = &executor;
+        sequence = serves;
       }
     }
     if (best == nullptr) continue;
@@ -95,6 +108,7 @@ void Scheduler::State::OnVerified(JobRun& job, StageRun& run, std::uint32_t atte
   job.dirty = true;
   if (hash == t.hash) {
     run.verdict = Verdict::kAgreed;
+    ++job.verified_lines[run.stage.name];
     Journal(VerifiedRecord{job.id, run.key.sequence, run.key.stage}, false);
     return;
   }

@@ -90,7 +90,7 @@ std::vector<StageView> Scheduler::State::StagesOf(const JobRun& job, const dag::
       s.ms = static_cast<std::uint64_t>((run.running > 0 ? now : std::max(run.last_end, run.first_start)) - run.first_start);
     if (run.running > 0)
       for (const auto& [attempt, task] : job.running) {
-        if (task.key != run.key || task.verify) continue;
+        if (task.key != run.key || task.verify || task.copy) continue;
         s.counters.records_in += task.counters.records_in;
         s.counters.bytes_in += task.counters.bytes_in;
         s.counters.records_out += task.counters.records_out;

@@ -46,6 +46,22 @@ void Scheduler::State::On(const WorkerRegistered& event) {
 // freed.
 bool Scheduler::State::TryAdopt(JobRun& job, StageRun& run, std::uint32_t task, WorkerId worker, const SegmentAt& at) {
   std::uint32_t attempt = at.ref.producer.attempt;
+  // A second copy of what is here: of a checkpoint it is kept.
+  if (bool checkpointed = run.checkpoint != Checkpoint::kNone || job.cut_stages.contains(run.key.stage);
+      checkpointed && run.segments() && task < run.tasks.size() && run.tasks[task].done && at.content_hash != 0 &&
+      at.content_hash == run.tasks[task].hash && (worker != run.tasks[task].worker || at.ref.segment != run.tasks[task].segment) &&
+      attempt != 0 && attempt < job.attempts_reserved) {
+    CopyRun& copy = run.copies[task];
+    if (!copy.done && copy.running == 0) {
+      copy.done = true;
+      copy.attempt = attempt;
+      copy.worker = worker;
+      copy.segment = at.ref.segment;
+      copy.bytes = at.ref.bytes;
+      job.dirty = true;
+      return true;
+    }
+  }
   bool usable = run.segments() && task < run.tasks.size() && attempt != 0 && attempt < job.attempts_reserved && !run.tasks[task].done;
   if (usable) {
     const TaskRun& t = run.tasks[task];
@@ -100,12 +116,7 @@ void Scheduler::State::LoseWorker(WorkerId id, const std::string& reason) {
       DropExecutor(executor);
     }
     for (auto& [key, run] : job.stages) {
-      std::uint32_t lost = 0;
-      for (std::uint32_t task = 0; task < run.tasks.size(); ++task)
-        if (run.tasks[task].done && run.segments() && run.tasks[task].worker == id) {
-          Lose(job, run, task, cause);
-          ++lost;
-        }
+      std::size_t lost = LoseWhere(job, run, [id](WorkerId worker, SegmentId) { return worker == id; }, cause);
       if (lost > 0) Log(job, EventLine("segments_lost", now).Num("stage", key.stage.value).Num("count", lost).Str("cause", cause));
     }
     for (auto& [stage, tasks] : job.held)
@@ -133,13 +144,8 @@ void Scheduler::State::On(const SegmentsLost& event) {
   if (job == nullptr || !workers.contains(event.worker)) return;
   std::set<SegmentId> gone(event.segments.begin(), event.segments.end());
   for (auto& [key, run] : job->stages) {
-    std::uint32_t lost = 0;
-    for (std::uint32_t task = 0; task < run.tasks.size(); ++task) {
-      const TaskRun& t = run.tasks[task];
-      if (!t.done || !run.segments() || t.worker != event.worker || !gone.contains(t.segment)) continue;
-      Lose(*job, run, task, "segment gone");
-      ++lost;
-    }
+    std::size_t lost = LoseWhere(
+        *job, run, [&](WorkerId worker, SegmentId segment) { return worker == event.worker && gone.contains(segment); }, "segment gone");
     if (lost > 0) Log(*job, EventLine("segments_lost", now).Num("stage", key.stage.value).Num("count", lost).Str("cause", "segment gone"));
   }
   for (auto& [stage, tasks] : job->held)

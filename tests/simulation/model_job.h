@@ -52,6 +52,8 @@ struct ModelJob {
   bool verify = false;
   std::uint32_t executors_max = 0;
   std::vector<dag::ActionPlan> plans;  // [sequence - 1]
+  bool incremental = false;            // plans only name what earlier ones have listed, as those of dag/ do; else they list all again
+  std::vector<std::vector<std::uint64_t>> roots;  // [sequence - 1]: what main holds then
   std::vector<MainStep> main;
   std::map<std::uint64_t, dag::Stage> stages;
   std::set<std::uint64_t> random_stages;  // not deterministic
@@ -89,6 +91,39 @@ struct ModelJob {
       }
     }
     return reads;
+  }
+  // What can be reached from `from`, when nobody looks behind the stages in `cut`.
+  std::set<std::uint64_t> Reachable(const std::vector<std::uint64_t>& from, const std::set<std::uint64_t>& cut) const {
+    std::set<std::uint64_t> all;
+    std::vector<std::uint64_t> walk = from;
+    while (!walk.empty()) {
+      std::uint64_t id = walk.back();
+      walk.pop_back();
+      if (!all.insert(id).second || cut.contains(id)) continue;
+      for (const dag::StageInput& input : stages.at(id).inputs) walk.push_back(input.stage.value);
+    }
+    return all;
+  }
+  // The plan that main announces after the stages in `cut` were checkpointed. `live`: what it has listed and not let go of, before and
+  // after.
+  dag::ActionPlan Plan(std::uint64_t sequence, const std::set<std::uint64_t>& cut, std::set<std::uint64_t>* live) const {
+    dag::ActionPlan plan = plans[sequence - 1];
+    std::set<std::uint64_t> needed = Reachable({plan.stages.back().id.value}, cut);
+    std::erase_if(plan.stages, [&](const dag::Stage& stage) { return !needed.contains(stage.id.value); });
+    for (dag::Stage& stage : plan.stages) {
+      if (cut.contains(stage.id.value)) {
+        stage.inputs.clear();
+        stage.earlier = true;
+      }
+      if (stage.output == dag::StageOutput::kSegment) live->insert(stage.id.value);
+    }
+    std::set<std::uint64_t> reachable = Reachable(roots[sequence - 1], cut);
+    std::erase_if(*live, [&](std::uint64_t id) {
+      if (reachable.contains(id)) return false;
+      plan.retired.push_back(StageId{id});
+      return true;
+    });
+    return plan;
   }
   // The only right content of an honest job's task.
   std::uint64_t Expected(TaskName name) const {
@@ -148,7 +183,8 @@ inline ModelJob ModelJob::Draw(Random& random, std::string key) {
     return id;
   };
   std::uint64_t actions = 1 + random.Below(random.OneIn(4) ? 8 : 3);
-  std::set<std::uint64_t> live;  // not retired
+  job.incremental = random.OneIn(2);
+  std::set<std::uint64_t> listed;
   for (std::uint64_t sequence = 1; sequence <= actions; ++sequence) {
     if (random.OneIn(3)) job.main.push_back({MainStep::kOnce, 0, "once" + std::to_string(sequence)});
     std::vector<std::uint64_t> heads;
@@ -199,24 +235,26 @@ inline ModelJob ModelJob::Draw(Random& random, std::string key) {
     plan.sequence = sequence;
     plan.name = "action " + std::to_string(sequence);
     std::set<std::uint64_t> all = closure({last});
+    std::set<std::uint64_t> read;  // by new stages
+    for (std::uint64_t id : all)
+      if (!listed.contains(id))
+        for (const dag::StageInput& input : job.stages.at(id).inputs) read.insert(input.stage.value);
     for (std::uint64_t id : all) {
-      plan.stages.push_back(job.stages.at(id));
-      live.insert(id);
+      dag::Stage stage = job.stages.at(id);
+      if (job.incremental && listed.contains(id)) {
+        if (!read.contains(id)) continue;
+        stage.inputs.clear();
+        stage.earlier = true;
+      }
+      plan.stages.push_back(std::move(stage));
     }
+    listed.insert(all.begin(), all.end());
     plan.fingerprint = HashCombine(job.seed, sequence);
     // Main drops some handles before this action was built: what no handle reaches is retired.
     if (!cached.empty() && random.OneIn(3)) cached.erase(cached.begin() + static_cast<std::ptrdiff_t>(random.Below(cached.size())));
     std::vector<std::uint64_t> roots = cached;
     roots.push_back(last);
-    std::set<std::uint64_t> reachable = closure(roots);
-    for (auto it = live.begin(); it != live.end();) {
-      if (!reachable.contains(*it) && job.stages.at(*it).output == dag::StageOutput::kSegment) {
-        plan.retired.push_back(StageId{*it});
-        it = live.erase(it);
-      } else {
-        ++it;
-      }
-    }
+    job.roots.push_back(roots);
     job.plans.push_back(plan);
     job.main.push_back({MainStep::kSubmit, sequence, ""});
     if (!random.OneIn(5)) job.main.push_back({MainStep::kWait, sequence, ""});  // else it goes on beside the next ones (CollectAsync)

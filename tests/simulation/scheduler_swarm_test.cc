@@ -42,6 +42,10 @@ constexpr const char* kSometimes[] = {"ack lost",
                                       "event fetch_failed",
                                       "event job_recovered",
                                       "event commit",
+                                      "event checkpoint",
+                                      "event checkpoint_given_up",
+                                      "event copy_used",
+                                      "event started_over",
                                       "finish seen after restart",
                                       "master crash before it tells",
                                       "finish ok",
@@ -81,11 +85,32 @@ TEST(SchedulerSwarm, EverySeedEndsRightOrWithALegalReason) {
 
 TEST(SchedulerSwarm, WithoutFaultsNothingIsDoneTwice) {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
-    Outcome outcome = World({.seed = seed, .planted = {}, .faults = false, .print = false}).Run();
+    Outcome outcome = World({.seed = seed, .planted = {}, .faults = false, .checkpoints = {}, .print = false}).Run();
     ASSERT_TRUE(outcome.violations.empty()) << "seed " << seed << ": " << outcome.violations.front();
     EXPECT_EQ(outcome.marks["event segments_lost"], 0u) << "seed " << seed;
     EXPECT_EQ(outcome.marks["event content_changed"], 0u) << "seed " << seed;
   }
+}
+
+// Whether, where and when outputs are copied changes what a loss costs, and no result.
+TEST(SchedulerSwarm, CheckpointsChangeNoResult) {
+  std::uint64_t compared = 0, checkpoints = 0;
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    Outcome with = World({.seed = seed, .planted = {}, .checkpoints = true}).Run();
+    Outcome without = World({.seed = seed, .planted = {}, .checkpoints = false}).Run();
+    ASSERT_TRUE(with.violations.empty()) << "seed " << seed << ": " << with.violations.front();
+    ASSERT_TRUE(without.violations.empty()) << "seed " << seed << ": " << without.violations.front();
+    EXPECT_EQ(without.marks["event checkpoint_wanted"], 0u);
+    checkpoints += with.marks["event checkpoint"];
+    for (const auto& [job, results] : with.results) {
+      auto other = without.results.find(job);
+      if (other == without.results.end() || with.random_jobs.contains(job)) continue;
+      EXPECT_EQ(other->second, results) << "seed " << seed << ", job " << job;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 200u);
+  EXPECT_GT(checkpoints, 100u);
 }
 
 // Each of these bugs was made by some system before. The oracles must see each of them within a few hundred seeds.
@@ -100,7 +125,12 @@ class PlantedBug : public testing::TestWithParam<Planted> {};
 TEST_P(PlantedBug, IsFound) {
   std::uint64_t first = FromEnvironment("ROPEWALK_SIM_SEED", 1);
   for (std::uint64_t seed = first; seed < first + 3000; ++seed) {
-    Outcome outcome = World({.seed = seed, .planted = GetParam().bugs, .faults = true, .print = false}).Run();
+    Outcome outcome = World({.seed = seed,
+                             .planted = GetParam().bugs,
+                             .faults = true,
+                             .checkpoints = {},
+                             .print = FromEnvironment("ROPEWALK_SIM_TRACE", 0) != 0})
+                          .Run();
     if (outcome.violations.empty()) continue;
     const std::string& what = outcome.violations.front();
     bool told = false;

@@ -31,6 +31,10 @@ World::World(WorldOptions options) : options_(options), random_(Random::ForPurpo
   core_options_.fetch_retries_max = 1000;
   core_options_.executor_failures_max = 1000;
   core_options_.recovery_grace_ms = random_.OneIn(3) ? 0 : 3000;
+  core_options_.orphan_grace_ms = 2000;
+  bool deep = random_.OneIn(2);
+  core_options_.checkpoint.depth_max = 1 + static_cast<std::uint32_t>(random_.Below(3));
+  core_options_.checkpoint.enabled = options.checkpoints.value_or(deep);
   core_options_.jobs_running_max = 1 + static_cast<std::uint32_t>(random_.Below(3));
   faults_end_ = options_.faults ? Between(kSecond / 2, 4 * kSecond) : 0;
   sim::LinkOptions link{50, 200 + Between(0, random_.OneIn(4) ? 20'000 : 500)};
@@ -112,14 +116,20 @@ void World::StepMaster(const Event& event) {
 void World::CountComplaints(const Event& event) {
   if (auto* finished = std::get_if<TaskFinished>(&event)) {
     Seen& seen = seen_[finished->job];
-    for (const dag::SegmentRef& ref : seen.reads[finished->id.attempt]) seen.unanswered.erase({ref.location, ref.segment});
+    for (const dag::SegmentRef& ref : seen.reads[finished->id.attempt]) {
+      auto since = seen.unanswered_ms.find({ref.location, ref.segment});
+      if (since != seen.unanswered_ms.end() && seen.ordered_ms[finished->id.attempt] > since->second) seen.unanswered_ms.erase(since);
+    }
   } else if (auto* failed = std::get_if<FetchFailed>(&event); failed != nullptr && failed->status.code() == Code::kUnavailable) {
     Seen& seen = seen_[failed->job];
-    if (++seen.unanswered[{failed->lost.location, failed->lost.segment}] % 2 == 0) ++seen.lost_outputs;
+    auto [since, first] = seen.unanswered_ms.try_emplace({failed->lost.location, failed->lost.segment}, queue_.now() / 1000);
+    if (seen.ordered_ms[failed->id.attempt] > since->second) ++seen.lost_outputs;
   }
 }
 
 void World::Enqueue(std::vector<SchedulerAction> actions) {
+  for (const SchedulerAction& action : actions)
+    if (auto* run = std::get_if<RunTask>(&action)) seen_[run->job].ordered_ms[run->id.attempt] = queue_.now() / 1000;
   for (SchedulerAction& action : actions) actions_.push_back(std::move(action));
   Pump();
 }
@@ -195,7 +205,7 @@ void World::CarryOut(SchedulerAction& action) {
     if (Client* client = ClientOf(run->job); client == nullptr || client->finished) Violation("a task was started for a finished job");
     Seen& seen = seen_[run->job];
     if (!seen.attempts.insert(run->id.attempt).second) Violation("attempt number used twice: " + Text(run->id));
-    if (!run->verify) ++seen.launches;
+    if (!run->verify && run->copy_parts == 0) ++seen.launches;
     for (const dag::TaskInput& input : run->inputs)
       seen.reads[run->id.attempt].insert(seen.reads[run->id.attempt].end(), input.segments.begin(), input.segments.end());
     // Sent to a worker or executor that is gone, which the master does not know yet: an attempt that comes to nothing.
@@ -241,6 +251,7 @@ void World::CarryOut(SchedulerAction& action) {
     });
   } else if (auto* line = std::get_if<LogEvent>(&action)) {
     Mark("event " + line->kind);
+    if (line->kind == "started_over") ++seen_[line->job].starts_over;
     Trace(line->json);
   }
 }
@@ -466,9 +477,11 @@ void World::Advance(std::size_t index, ExecutorId id) {
     }
   } else if (step.kind == MainStep::kSubmit) {
     executor->announced.insert(step.sequence);
-    Tell(worker, ExecutorAtAction{id, executor->model->plans[step.sequence - 1]});
+    Tell(worker, ExecutorAtAction{id, executor->model->Plan(step.sequence, executor->cut, &executor->live)});
   } else if (!executor->published.contains(step.sequence)) {
     return;  // Published() wakes it
+  } else {
+    for (StageId stage : executor->cuts[step.sequence]) executor->cut.insert(stage.value);
   }
   ++executor->at;
   AdvanceLater(worker, id);
@@ -480,6 +493,7 @@ void World::StartTask(Worker& worker, Executor& executor, const RunTask& run) {
     return Violation("task " + Text(run.id) + " of action " + std::to_string(run.sequence) +
                      " went to an executor that does not stand at it");
   std::vector<TaskName> reads = executor.model->Reads(stage, run.id.task), given;
+  if (run.copy_parts != 0) reads = {{run.id.stage.value, run.id.task}};
   for (const dag::TaskInput& input : run.inputs) {
     for (const dag::SegmentRef& segment : input.segments) given.emplace_back(segment.producer.stage.value, segment.producer.task);
     for (const TaskAttempt& winner : input.winners) given.emplace_back(winner.stage.value, winner.task);
@@ -488,7 +502,7 @@ void World::StartTask(Worker& worker, Executor& executor, const RunTask& run) {
   std::size_t busy = 0;
   for (const auto& [id, other] : worker.executors) busy += other.tasks.size();
   if (busy > 4 * worker.slots + 4) Violation("a worker is flooded with tasks");
-  executor.tasks[run.id.attempt] = {run.sequence, run.inputs, run.verify, {}};
+  executor.tasks[run.id.attempt] = {run.sequence, run.inputs, run.verify, run.copy_parts != 0, {}};
   queue_.After(Between(100, 20'000), [this, index = worker.index, id = executor.id, attempt = run.id] { ReadInputs(index, id, attempt); });
 }
 
@@ -498,11 +512,11 @@ void World::ReadInputs(std::size_t index, ExecutorId id, TaskAttempt attempt) {
   if (executor == nullptr || !executor->tasks.contains(attempt.attempt)) return;
   Task& task = executor->tasks.at(attempt.attempt);
   const ModelJob& model = *executor->model;
-  bool bad = model.bad_task == TaskName(attempt.stage.value, attempt.task);
+  bool bad = !task.copy && model.bad_task == TaskName(attempt.stage.value, attempt.task);
   JobId job = executor->job;
   auto fail = [&](Event event) {
+    if (!task.copy) ++seen_[job].unsuccessful;
     executor->tasks.erase(attempt.attempt);
-    ++seen_[job].unsuccessful;
     Tell(worker, std::move(event));
   };
   if (bad && (model.temper == Temper::kThrows || (model.temper == Temper::kThrowsOnce && attempt.attempt % 2 == 1)))
@@ -545,7 +559,8 @@ void World::FinishTask(std::size_t index, ExecutorId id, TaskAttempt attempt) {
   const dag::Stage& stage = model.stages.at(attempt.stage.value);
   std::vector<const Content*> inputs;
   for (const auto& content : task.read) inputs.push_back(content.get());
-  std::shared_ptr<const Content> content = model.Make(attempt.stage.value, attempt.task, attempt.attempt, inputs);
+  std::shared_ptr<const Content> content =
+      task.copy ? task.read.at(0) : model.Make(attempt.stage.value, attempt.task, attempt.attempt, inputs);
   Seen& seen = seen_[executor->job];
   if (content == nullptr) return Violation("task " + Text(attempt) + " was given a mix of two attempts' contents");
   TaskFinished event{id, executor->job, attempt, {}, {}};
@@ -553,7 +568,7 @@ void World::FinishTask(std::size_t index, ExecutorId id, TaskAttempt attempt) {
   if (!task.verify) {
     if (stage.output == dag::StageOutput::kSegment) {
       SegmentId segment{worker.next_segment++};
-      worker.store[segment] = {executor->job, attempt, content, random_.OneIn(4),
+      worker.store[segment] = {executor->job, attempt, content, task.copy || random_.OneIn(4),
                                options_.faults && queue_.now() < faults_end_ && random_.OneIn(150)};
       event.result.segment = dag::SegmentInfo{segment, 100, 1, content->hash};
     } else {
@@ -583,6 +598,7 @@ void World::SeePublished(JobId job, const std::vector<std::string>& values) {
 
 void World::Published(Executor& executor, const PublishAction& action) {
   executor.published.insert(action.sequence);
+  executor.cuts[action.sequence] = action.cut;
   if (!action.status.ok()) return;
   Seen& seen = seen_[executor.job];
   const ModelJob& model = *executor.model;
@@ -691,6 +707,8 @@ void World::CheckFinish(const FinishJob& finish) {
       const dag::Stage& last = plan.stages.back();
       if (last.output == dag::StageOutput::kCommit && !seen.output.contains(last.id.value)) Violation("a job succeeded without its output");
     }
+    outcome_.results[model.key] = seen.values;
+    if (!model.random_stages.empty()) outcome_.random_jobs.insert(model.key);
     return;
   }
   bool legal = (client->cancelled && status.code() == Code::kCancelled) ||
@@ -721,7 +739,7 @@ void World::CheckEnd() {
   for (const auto& [job, seen] : seen_) {
     const Client* client = ClientOf(job);
     if (client == nullptr || !client->model.random_stages.empty()) continue;
-    std::uint64_t bound = client->model.tasks + seen.unsuccessful + seen.lost_outputs + seen.restarts_cost;
+    std::uint64_t bound = (1 + seen.starts_over) * client->model.tasks + seen.unsuccessful + seen.lost_outputs + seen.restarts_cost;
     if (seen.launches > bound)
       Violation("too much work: " + std::to_string(seen.launches) + " tasks were started, at most " + std::to_string(bound) +
                 " were needed");

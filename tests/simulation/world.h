@@ -30,7 +30,8 @@ struct WorldOptions {
   std::uint64_t seed = 1;
   scheduler::PlantedBugs planted;
   bool faults = true;
-  bool print = false;  // the trace, for people
+  std::optional<bool> checkpoints;  // deep lineage is checkpointed: always or never; not given: drawn
+  bool print = false;               // the trace, for people
 };
 
 struct Outcome {
@@ -39,6 +40,9 @@ struct Outcome {
   std::map<std::string, std::uint64_t> marks;  // rare paths that were taken
   std::uint64_t steps = 0;
   TimeUs finished_at = 0;  // the last job
+  std::map<std::string, std::map<std::uint64_t, std::vector<std::string>>>
+      results;                        // of actions of jobs that ended well, by job and sequence
+  std::set<std::string> random_jobs;  // whose results may differ
 };
 
 class World {
@@ -58,6 +62,7 @@ class World {
     std::uint64_t sequence = 0;
     std::vector<dag::TaskInput> inputs;
     bool verify = false;
+    bool copy = false;
     std::vector<std::shared_ptr<const Content>> read;
   };
   struct Executor {
@@ -68,7 +73,9 @@ class World {
     bool asked = false;  // for the Once it stands at
     std::map<std::string, std::string> onces;
     std::set<std::uint64_t> announced, published;
-    std::map<std::uint32_t, Task> tasks;  // by attempt
+    std::map<std::uint64_t, std::vector<StageId>> cuts;  // of published actions
+    std::set<std::uint64_t> cut, live;                   // what main let go of, and what it holds
+    std::map<std::uint32_t, Task> tasks;                 // by attempt
     bool returned = false;
   };
   struct Worker {
@@ -100,9 +107,11 @@ class World {
     std::map<std::uint64_t, std::shared_ptr<const Content>> contents;  // by hash, of values
     Lineage lineage;                                                   // of everything published or committed
     std::set<std::uint32_t> attempts;
+    std::uint64_t starts_over = 0;
     std::uint64_t launches = 0, unsuccessful = 0, lost_outputs = 0, restarts_cost = 0;
-    std::map<std::uint32_t, std::vector<dag::SegmentRef>> reads;            // by attempt
-    std::map<std::pair<std::string, SegmentId>, std::uint64_t> unanswered;  // complaints since it was last read
+    std::map<std::uint32_t, std::vector<dag::SegmentRef>> reads;        // by attempt
+    std::map<std::uint32_t, TimeUs> ordered_ms;                         // by attempt: when the master decided to start it
+    std::map<std::pair<std::string, SegmentId>, TimeUs> unanswered_ms;  // since when nobody who began later has read it
   };
 
   // Master and its shell.

@@ -334,6 +334,62 @@ TEST(BlocksStore, LeftoversOfDeadOwnersAreSweptAndLivingOnesAreNot) {
   ExpectSame(*living, w.ref, 0, 1, w.model);
 }
 
+// A worker that was killed: what lay on its disk whole belongs to its next process; torn files do not.
+TEST(BlocksStore, RunFilesOfADeadOwnerAreTakenOverWhereAsked) {
+  std::mt19937_64 random(Seed());
+  TempDir dir;
+  auto open = [&](std::uint64_t memory_bytes_max) {
+    auto store = BlockStore::Open({.memory_bytes_max = memory_bytes_max, .spill_dir = dir.path(), .keep_run_files = true, .job = JobId{5}});
+    EXPECT_TRUE(store.ok()) << store.status().ToString();
+    return *std::move(store);
+  };
+  const std::string durable = testing::SegmentBytes(Producer(3), JobId{5}, 2, {{0, "kept"}, {1, std::string(300, 'k')}});
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  pid_t child = ::fork();
+  if (child == 0) {
+    auto spilling = open(0);  // all of it spills
+    dag::SegmentInfo infos[2] = {Write(*spilling, random, 1, 3, 10, 10000).info, Write(*spilling, random, 2, 3, 10, 10000).info};
+    auto roomy = open(64u << 20);  // nothing of it spills but what must
+    Write(*roomy, random, 9, 3, 10, 10000);
+    auto adopted = roomy->Adopt(Producer(3), JobId{5}, testing::SealedMemfd(durable), nullptr, true);
+    bool good = adopted.ok() && roomy->stats().memory_bytes > 0 && roomy->stats().spilled_bytes > durable.size() - 100;
+    good &= ::write(ends[1], infos, sizeof infos) == static_cast<ssize_t>(sizeof infos) &&
+            ::write(ends[1], &*adopted, sizeof *adopted) == static_cast<ssize_t>(sizeof *adopted);
+    ::_exit(good ? 0 : 1);  // as kill -9 would
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  dag::SegmentInfo infos[3];
+  ASSERT_EQ(::read(ends[0], infos, sizeof infos), static_cast<ssize_t>(sizeof infos));
+  ::close(ends[0]);
+  ::close(ends[1]);
+  ASSERT_EQ(FilesBelow(dir.path()).size(), 3u);
+  {
+    std::ofstream torn(FilesBelow(dir.path()).front().substr(0, FilesBelow(dir.path()).front().rfind('/')) + "/torn.run");
+    torn << durable.substr(0, durable.size() / 2);
+  }
+  for (int generation = 0; generation < 2; ++generation) {  // also over an end in peace
+    auto store = open(64u << 20);
+    std::vector<HeldSegment> held = store->List();
+    ASSERT_EQ(held.size(), 3u) << "generation " << generation;
+    std::sort(held.begin(), held.end(), [](const auto& a, const auto& b) { return a.ref.producer.task < b.ref.producer.task; });
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(held[i].job, JobId{5});
+      EXPECT_EQ(held[i].ref.producer, Producer(i + 1));
+      EXPECT_EQ(held[i].info.content_hash, infos[i].content_hash);
+      EXPECT_EQ(held[i].info.records, infos[i].records);
+    }
+    EXPECT_EQ(testing::Drain(*store, held[2].ref, 2).code(), Code::kOk);
+    EXPECT_EQ(store->stats().memory_bytes, 0u);
+    EXPECT_EQ(FilesBelow(dir.path()).size(), 3u) << "the torn one is gone";
+  }
+  auto store = open(64u << 20);
+  store->FreeJob(JobId{5});
+  EXPECT_TRUE(FilesBelow(dir.path()).empty());
+}
+
 // ---- adopted segments ----------------------------------------------------------------------------------------------------------------
 
 TEST(BlocksAdopt, EveryFlippedBitIsDetected) {

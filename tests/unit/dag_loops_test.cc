@@ -6,6 +6,8 @@
 namespace ropewalk::dag {
 namespace {
 
+using Pair = std::pair<std::string, std::int64_t>;
+
 struct Point {
   double x = 0, y = 0;
 };
@@ -58,6 +60,36 @@ TEST(Loops, TenThousandRoundsOfALineageStayFlatWhereOutputIsDurable) {
     ASSERT_LT(backend.blocks.segments.size(), 20u);
   }
   EXPECT_NEAR(ranks.Map([](const Rank& r) { return r.second; }).Sum(), 3.0, 1e-9);
+}
+
+// The same on a cluster, where output can be lost: what an action announces is bounded by what is new, and what main holds by the
+// checkpoints that the backend makes.
+TEST(Loops, ADependentLoopPlansOnlyWhatIsNewAndLetsGoOfWhatIsCut) {
+  for (std::uint64_t cut_every : {0, 16}) {
+    LocalBackend backend(2);
+    backend.durable = false;
+    backend.cut_every = cut_every;
+    Session job = backend.NewSession();
+    Dataset<Pair> data = job.FromVector(std::vector<Pair>{{"a", 1}, {"b", 2}, {"a", 3}});
+    std::int64_t nodes_max = 0;
+    for (int round = 0; round < 300; ++round) {
+      data = data.MapValues([](std::int64_t n) { return n + 1; }).ReduceByKey(std::plus<>());
+      EXPECT_EQ(data.Count(), 2u);
+      nodes_max = std::max(nodes_max, job.context().live_nodes());
+      EXPECT_LE(backend.plans.back().stages.size(), 3u) << "round " << round;
+    }
+    if (cut_every == 0) {
+      EXPECT_GE(nodes_max, 300) << "then the bound below proves nothing";
+    } else {
+      EXPECT_LE(nodes_max, 3 * 16 + 10);
+      EXPECT_LE(backend.stages_held(), 2 * 16u + 4);
+    }
+    // The last blocks are lost: they are made again from what is kept.
+    if (cut_every == 0) {
+      for (const Stage& stage : backend.plans.back().stages) backend.Lose(stage.id);
+    }
+    EXPECT_EQ(data.Count(), 2u);
+  }
 }
 
 TEST(Loops, DeepLineageIsPlannedRunAndReleasedWithoutRecursion) {

@@ -77,6 +77,20 @@ TEST(StageGraph, EachIllegalPlanIsRefusedAndTheStageIsNamed) {
       {"input twice", [](ActionPlan& p) { p.stages[1].inputs.push_back(p.stages[1].inputs[0]); }, "listed twice"},
       {"too many tasks", [](ActionPlan& p) { p.stages[0].tasks = 1u << 30; }, "the limit"},
       {"retired and used", [](ActionPlan& p) { p.retired = {StageId{2}}; }, "retired and used"},
+      {"input of a larger id",
+       [](ActionPlan& p) {
+         p.stages[0].id = StageId{9};
+         p.stages[1].inputs[0].stage = StageId{9};
+       },
+       "of a larger id"},
+      {"an earlier one's inputs", [](ActionPlan& p) { p.stages[1].earlier = true; }, "inputs are not repeated"},
+      {"an earlier one's result", [](ActionPlan& p) { p.stages[3].earlier = true; }, "makes segments and its inputs"},
+      {"nothing new",
+       [](ActionPlan& p) {
+         p.stages.resize(1);
+         p.stages[0].earlier = true;
+       },
+       "whose own stage"},
       {"retired twice", [](ActionPlan& p) { p.retired = {StageId{8}, StageId{8}}; }, "listed twice"},
   };
   for (const Case& c : cases) {
@@ -118,6 +132,8 @@ TEST(StageGraph, FirstDifferenceNamesTheOperator) {
       {[](ActionPlan& p) { p.stages[2].id = StageId{11}; }, "more or fewer datasets"},
       {[](ActionPlan& p) { p.stages[2].inputs.pop_back(); }, "reads different stages"},
       {[](ActionPlan& p) { p.stages[0].input_bytes = {1, 2, 3, 4, 5}; }, "sizes of its input"},
+      {[](ActionPlan& p) { p.stages[0].parts = 4; }, "its segments have 0 parts and 4"},
+      {[](ActionPlan& p) { p.stages[0].earlier = true; }, "has listed it in one replica only"},
       {[](ActionPlan& p) { p.stages.pop_back(); }, "stage 4 (Op4 > Map (a.cc:4)) is in one replica only"},
       {[](ActionPlan& p) { p.retired.clear(); }, "let go of different"},
       {[](ActionPlan& p) { p.name = "Count (a.cc:9)"; }, "Count (a.cc:9)"},

@@ -23,7 +23,7 @@ ActionPlan SomePlan() {
   plan.name = "WriteText (word_count.cc:9)";
   plan.fingerprint = ~0ull;
   plan.retired = {StageId{3}, StageId{5}};
-  Stage map{.id = StageId{11}, .name = "map", .tasks = 3, .input_bytes = {1, 1ull << 40, 0}, .fingerprint = 99};
+  Stage map{.id = StageId{11}, .name = "map", .tasks = 3, .input_bytes = {1, 1ull << 40, 0}, .fingerprint = 99, .parts = 7};
   Stage reduce{.id = StageId{12}, .name = "reduce", .tasks = 0, .output = StageOutput::kFiles};
   reduce.inputs = {{StageId{11}, InputPattern::kAllToAll, 0}, {StageId{4}, InputPattern::kOneToOne, 17, 3}};
   Stage commit{.id = StageId{13}, .tasks = 1, .output = StageOutput::kCommit, .inputs = {{StageId{12}, InputPattern::kGather}}};

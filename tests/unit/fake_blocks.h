@@ -32,6 +32,9 @@ class FakeBlocks final : public dag::BlockReader, public dag::BlockWriter {
   Result<std::unique_ptr<dag::SegmentWriter>> NewSegment(TaskAttempt, std::uint32_t parts) override {
     return std::unique_ptr<dag::SegmentWriter>(new Writer(this, parts));
   }
+  Result<std::unique_ptr<dag::SegmentWriter>> NewDurableSegment(TaskAttempt producer, std::uint32_t parts) override {
+    return NewSegment(producer, parts);
+  }
   Result<std::unique_ptr<dag::ExtentStream>> Open(const dag::SegmentRef& ref, std::uint32_t first, std::uint32_t count) override {
     auto it = segments.find(ref.segment.value);
     if (it == segments.end()) return Status(Code::kDataLoss, "FAKE01", "segment is gone");

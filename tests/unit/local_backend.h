@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@ class LocalBackend final : public Backend {
  public:
   Settings options;
   bool durable = true;
+  std::uint64_t cut_every = 0;     // not 0: in each so many actions, what it reads of earlier ones is cut
   std::uint64_t shuffle_seed = 0;  // not 0: random task order and repeated attempts
   std::vector<ActionPlan> plans;   // of all actions submitted, when `keep_plans`
   bool keep_plans = true;
@@ -45,14 +47,27 @@ class LocalBackend final : public Backend {
   }
 
   const Settings& settings() const override { return options; }
-  bool outputs_are_durable() const override { return durable; }
+  bool in_one_process() const override { return durable; }
 
   std::unique_ptr<PendingAction> Submit(Action action) override {
     Status legal = Check(action.plan);
     EXPECT_TRUE(legal.ok()) << legal.ToString();
-    EXPECT_EQ(action.programs.size(), action.plan.stages.size());
+    std::size_t fresh = 0;
+    for (const Stage& stage : action.plan.stages) {
+      if (stage.earlier) {
+        EXPECT_TRUE(graph_.contains(stage.id)) << stage.name << " was listed by no earlier action";
+      } else {
+        EXPECT_TRUE(action.programs.contains(stage.id)) << stage.name;
+        ++fresh;
+        graph_[stage.id] = {stage, std::move(action.programs.at(stage.id))};
+      }
+    }
+    EXPECT_EQ(action.programs.size(), fresh);
     if (keep_plans) plans.push_back(action.plan);
-    for (StageId id : action.plan.retired) Free(id);
+    for (StageId id : action.plan.retired) {
+      Free(id);
+      graph_.erase(id);
+    }
     return std::make_unique<Pending>(this, std::move(action));
   }
 
@@ -75,6 +90,14 @@ class LocalBackend final : public Backend {
    public:
     Pending(LocalBackend* backend, Action action) : backend_(backend), action_(std::move(action)) {}
     Result<std::vector<std::string>> Wait() override { return backend_->Run(action_); }
+    std::vector<StageId> cut() const override {
+      std::vector<StageId> all;
+      for (const Stage& stage : action_.plan.stages)
+        if (stage.output == StageOutput::kSegment &&
+            (backend_->durable || (stage.earlier && backend_->cut_every != 0 && action_.plan.sequence % backend_->cut_every == 0)))
+          all.push_back(stage.id);
+      return all;
+    }
 
    private:
     LocalBackend* backend_;
@@ -88,7 +111,14 @@ class LocalBackend final : public Backend {
 
   Result<std::vector<std::string>> Run(const Action& action) {
     std::map<StageId, std::vector<std::string>> values;
-    for (const Stage& stage : action.plan.stages) {
+    // The action's stages, and what they lack of earlier ones.
+    std::set<StageId> needed;
+    for (const Stage& stage : action.plan.stages) needed.insert(stage.id);
+    for (auto at = needed.rbegin(); at != needed.rend(); ++at)
+      if (!segments_.contains(*at))
+        for (const StageInput& input : graph_.at(*at).first.inputs) needed.insert(input.stage);
+    for (StageId id : needed) {
+      const Stage& stage = graph_.at(id).first;
       if (stage.output == StageOutput::kSegment && segments_.contains(stage.id)) continue;
       std::vector<SegmentRef> refs(stage.tasks);
       std::vector<std::string> stage_values(stage.tasks);
@@ -97,7 +127,7 @@ class LocalBackend final : public Backend {
       if (shuffle_seed != 0) std::shuffle(order.begin(), order.end(), random_);
       for (std::uint32_t task : order) {
         TaskResult result;
-        RETURN_IF_ERROR(RunTask(stage, action.programs.at(stage.id), task, values, &result));
+        RETURN_IF_ERROR(RunTask(stage, graph_.at(id).second, task, values, &result));
         stage_values[task] = result.value;
         EXPECT_EQ(stage.output == StageOutput::kSegment, result.segment.has_value()) << stage.name;
         if (result.segment) refs[task] = {{stage.id, task, attempt_}, result.segment->segment, "", result.segment->bytes};
@@ -172,6 +202,7 @@ class LocalBackend final : public Backend {
   }
 
   std::map<StageId, std::vector<SegmentRef>> segments_;
+  std::map<StageId, std::pair<Stage, StageProgram>> graph_;
   std::uint32_t attempt_ = 0;
 
  public:

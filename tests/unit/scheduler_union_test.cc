@@ -35,12 +35,12 @@ Sizes RunUnion(std::uint32_t members, std::uint32_t maps, std::uint32_t readers,
     inputs.push_back({StageId{100 + m}, pattern, m * readers, readers});
     p.segment_stages.ids.push_back(100 + m);
   }
-  stages.push_back(MakeStage(7, members * readers, dag::StageOutput::kResult, inputs));
+  stages.push_back(MakeStage(1000, members * readers, dag::StageOutput::kResult, inputs));
   p.Do(ExecutorAtAction{p.started.at(0).executor, MakePlan(1, stages)});
   Sizes sizes;
   while (!p.tasks.empty()) {
     for (const RunTask& task : p.tasks) {
-      if (task.id.stage != StageId{7}) continue;
+      if (task.id.stage != StageId{1000}) continue;
       ++sizes.tasks;
       sizes.message_bytes_max = std::max(sizes.message_bytes_max, MessageBytes(task));
       EXPECT_EQ(task.inputs.size(), 1u);

@@ -764,17 +764,20 @@ TEST_F(WorkerDaemonTest, ALostRunFileIsReported) {
   EXPECT_EQ(lost->segments_lost().segments(0), ref.segment.value);
 }
 
-TEST_F(WorkerDaemonTest, KilledWorkersLeaveNoProcessesAndTheNextOneStartsClean) {
+TEST_F(WorkerDaemonTest, KilledWorkersLeaveNoProcessesAndTheNextOneHasWhatLayOnDisk) {
   wire::Register hello = StartWorker(kNoMemory);
   std::uint32_t pid = master_->StartAndGreet(1, "serve", self_);
-  master_->Write(1, {StageId{kWrites}, 3, 1}, hello.data_address());
+  dag::SegmentRef ref = master_->Write(1, {StageId{kWrites}, 3, 1}, hello.data_address());  // spilled at once
   worker_->Stop(SIGKILL);
   EXPECT_TRUE(Eventually([&] { return !Alive(pid); }));
   wire::Register next = StartWorker(kNoMemory);
   EXPECT_NE(next.instance(), hello.instance());
-  EXPECT_EQ(next.segments_size(), 0);
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder()))
-    EXPECT_NE(entry.path().extension(), ".run") << entry.path();
+  ASSERT_EQ(next.segments_size(), 1);
+  EXPECT_EQ(next.segments(0).job(), kJob.value);
+  EXPECT_EQ(dag::FromWire(next.segments(0).ref()).producer, ref.producer);
+  std::size_t run_files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder())) run_files += entry.path().extension() == ".run";
+  EXPECT_EQ(run_files, 1u);
   EXPECT_TRUE(std::filesystem::is_empty(folder() + "/jobs"));
   // A second worker in the same folder is refused.
   WorkerProcess second(master_->address(), folder(), path_ + "/token");

@@ -258,6 +258,7 @@ struct BlockService::Impl {
     if (connection.local) {
       switch (request.kind) {
         case WireKind::kAdopt:
+        case WireKind::kAdoptDurable:
           return Adopt(fd, job, request);
         case WireKind::kOpenLocal:
           return OpenLocal(fd, job, request, leases);
@@ -306,7 +307,8 @@ struct BlockService::Impl {
     }
     std::unique_lock<std::mutex> lock;
     if (held != nullptr) lock = std::unique_lock(held->mutex);
-    auto info = store->Adopt(adopt.producer, job, request.fd.release(), held == nullptr ? nullptr : held->reservation.get());
+    auto info = store->Adopt(adopt.producer, job, request.fd.release(), held == nullptr ? nullptr : held->reservation.get(),
+                             request.kind == WireKind::kAdoptDurable);
     if (!info.ok()) return Answer(fd, info.status());
     adopted_bytes_total += info->bytes;
     return SendWireFrame(fd, WireKind::kOk, EncodeInfo(*info));

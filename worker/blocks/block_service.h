@@ -80,6 +80,7 @@ class RemoteBlocks final : public dag::BlockReader, public dag::BlockWriter {
   static Result<std::unique_ptr<RemoteBlocks>> Connect(RemoteOptions options);
   ~RemoteBlocks() override;  // streams and writers must be gone; extents may stay
   Result<std::unique_ptr<dag::SegmentWriter>> NewSegment(TaskAttempt producer, std::uint32_t parts) override;
+  Result<std::unique_ptr<dag::SegmentWriter>> NewDurableSegment(TaskAttempt producer, std::uint32_t parts) override;
   // Local segments: kDataLoss at once when gone. Others: any failure is met in Next().
   Result<std::unique_ptr<dag::ExtentStream>> Open(const dag::SegmentRef& segment, std::uint32_t first, std::uint32_t count) override;
   TaskMemory& memory();  // what tasks of this process borrow of the daemon

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <glog/logging.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -101,6 +102,23 @@ Status WriteRunFile(const Segment& segment, const std::string& path, BufferPool&
 }
 
 std::string StoreState::NewPath() { return dir->path() + "/segment-" + std::to_string(next_file.fetch_add(1)) + ".run"; }
+
+void StoreState::AdoptRunFile(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  struct stat info{};
+  if (fd && ::fstat(fd.get(), &info) == 0 && S_ISREG(info.st_mode)) {
+    auto index = ParseSegment(fd.get(), static_cast<std::uint64_t>(info.st_size));
+    if (index.ok()) {
+      auto segment = std::make_shared<Segment>();
+      segment->index = *std::move(index);
+      segment->path = path;
+      Insert(std::move(segment));
+      return;
+    }
+    LOG(INFO) << "a run file of the worker before is dropped: " << index.status().ToString();
+  }
+  if (::unlink(path.c_str()) != 0) PLOG(WARNING) << "cannot remove " << path;
+}
 
 Result<bool> StoreState::Reserve(std::uint64_t bytes, Charge* charge) {
   std::unique_lock lock(mutex);

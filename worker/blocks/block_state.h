@@ -103,6 +103,8 @@ struct StoreState : std::enable_shared_from_this<StoreState> {
   void Free(JobId job, bool any_job, std::span<const SegmentId> ids);
   void FreeWhere(const std::function<bool(const Segment&)>& matches);
   std::string NewPath();
+  // A run file that a dead owner left in this owner's folder: a segment of this store when it is whole, else it is removed. Mutex not held.
+  void AdoptRunFile(const std::string& path);
 
   // Called with the mutex held after memory came back or may be spilled now.
   void Freed() {

@@ -18,6 +18,16 @@ namespace {
 constexpr std::uint64_t kFirstChunkBytes = 2u << 20;
 constexpr std::uint64_t kChunkBytes = 8u << 20;
 
+// The file and its name survive a loss of power from here on.
+Status SyncFile(const std::string& path) {
+  for (const std::string& name : {path, path.substr(0, path.rfind('/'))}) {
+    UniqueFd fd(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd || ::fsync(fd.get()) != 0)
+      return Status(Code::kUnavailable, "BLK06", "cannot sync " + name, std::strerror(errno), "look at the disk");
+  }
+  return {};
+}
+
 // Extents of a segment in this process's memory: views, no copy.
 class MemoryExtentStream final : public dag::ExtentStream {
  public:
@@ -229,10 +239,12 @@ std::unique_ptr<Reservation> BlockStore::Reserve() {
 BlockStore::BlockStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<BlockStore>> BlockStore::Open(StoreOptions options) {
-  ASSIGN_OR_RETURN(auto dir, SpillDir::Open(options.spill_dir));
+  std::vector<std::string> leftovers;
+  ASSIGN_OR_RETURN(auto dir, SpillDir::Open(options.spill_dir, options.keep_run_files ? &leftovers : nullptr));
   auto impl = std::make_unique<Impl>();
   impl->state = std::make_shared<StoreState>(std::move(options));
   impl->state->dir = std::move(dir);
+  for (const std::string& path : leftovers) impl->state->AdoptRunFile(path);
   return std::unique_ptr<BlockStore>(new BlockStore(std::move(impl)));
 }
 
@@ -243,11 +255,16 @@ BlockStore::~BlockStore() {
     impl_->state->freed.notify_all();
   }
   if (impl_->state->lender.joinable()) impl_->state->lender.join();
-  impl_->state->FreeWhere([](const Segment&) { return true; });
+  const bool keep = impl_->state->options.keep_run_files;
+  impl_->state->FreeWhere([keep](const Segment& segment) { return !keep || segment.path.empty(); });
 }
 
 Result<std::unique_ptr<dag::SegmentWriter>> BlockStore::NewSegment(TaskAttempt producer, std::uint32_t parts) {
   return std::unique_ptr<dag::SegmentWriter>(std::make_unique<StoreWriter>(impl_->state, producer, parts));
+}
+
+Result<std::unique_ptr<dag::SegmentWriter>> BlockStore::NewDurableSegment(TaskAttempt producer, std::uint32_t parts) {
+  return NewSegment(producer, parts);
 }
 
 Result<std::unique_ptr<dag::ExtentStream>> BlockStore::Open(const dag::SegmentRef& segment, std::uint32_t first, std::uint32_t count) {
@@ -258,7 +275,7 @@ Result<std::unique_ptr<dag::ExtentStream>> BlockStore::Open(const dag::SegmentRe
   return std::unique_ptr<dag::ExtentStream>(std::make_unique<MemoryExtentStream>(std::move(lease), entries));
 }
 
-Result<dag::SegmentInfo> BlockStore::Adopt(TaskAttempt producer, JobId job, int fd, Reservation* reserved) {
+Result<dag::SegmentInfo> BlockStore::Adopt(TaskAttempt producer, JobId job, int fd, Reservation* reserved, bool durable) {
   if (reserved != nullptr) {
     UniqueFd unused(fd);
     fd = reserved->counted_->memfd.release();
@@ -270,6 +287,7 @@ Result<dag::SegmentInfo> BlockStore::Adopt(TaskAttempt producer, JobId job, int 
       return Status(Code::kUnavailable, "BLK06", "cannot look at " + reserved->counted_->path, std::strerror(errno));
     auto segment = std::make_shared<Segment>();
     ASSIGN_OR_RETURN(segment->index, ParseSegment(reserved->fd(), static_cast<std::uint64_t>(info.st_size), producer, job));
+    if (durable) RETURN_IF_ERROR(SyncFile(reserved->counted_->path));
     segment->path = std::exchange(reserved->counted_->path, {});
     return impl_->state->Insert(std::move(segment));
   }
@@ -288,9 +306,9 @@ Result<dag::SegmentInfo> BlockStore::Adopt(TaskAttempt producer, JobId job, int 
   StoreState& state = *impl_->state;
   Charge charge;
   if (reserved != nullptr) charge = std::move(reserved->counted_->charge);
-  bool fits = charge.bytes() >= bytes;
-  charge.ShrinkTo(bytes);  // announced in steps
-  if (!fits) {             // less was announced than came
+  bool fits = charge.bytes() >= bytes && !durable;
+  charge.ShrinkTo(bytes);   // announced in steps
+  if (!fits && !durable) {  // less was announced than came
     charge = Charge();
     ASSIGN_OR_RETURN(fits, state.Reserve(bytes, &charge));
   }
@@ -298,7 +316,9 @@ Result<dag::SegmentInfo> BlockStore::Adopt(TaskAttempt producer, JobId job, int 
     memfd->charge = std::move(charge);
   } else {
     std::string path = state.NewPath();
-    if (Status status = WriteRunFile(*segment, path, state.pool); !status.ok()) {
+    Status status = WriteRunFile(*segment, path, state.pool);
+    if (status.ok() && durable) status = SyncFile(path);
+    if (!status.ok()) {
       ::unlink(path.c_str());
       return status;
     }

@@ -30,9 +30,10 @@ struct SegmentIndex;
 struct StoreOptions {
   std::uint64_t memory_bytes_max = 1ull << 30;  // segments and what is lent to tasks, together
   std::uint64_t descriptors_max = 8192;         // adopted segments in memory hold one descriptor each; beyond this they spill
-  std::string spill_dir;                        // created 0700; leftovers of dead owners are removed at start
-  JobId job;                                    // of segments that NewSegment makes (embedded: the one job)
-  std::string location;                         // what SegmentRef.location of own segments says; empty: this process
+  std::string spill_dir;                        // created 0700; leftovers of dead owners are removed at start, or:
+  bool keep_run_files = false;  // run files outlive this process, and whole ones of dead owners become this store's segments
+  JobId job;                    // of segments that NewSegment makes (embedded: the one job)
+  std::string location;         // what SegmentRef.location of own segments says; empty: this process
   // Called when a segment turns out to be unreadable (its run file is gone), from the thread that met it. May be empty.
   std::function<void(JobId, SegmentId)> on_lost;
 };
@@ -115,13 +116,15 @@ class BlockStore final : public dag::BlockReader, public dag::BlockWriter {
 
   // In-process writing and reading (embedded backend, tests).
   Result<std::unique_ptr<dag::SegmentWriter>> NewSegment(TaskAttempt producer, std::uint32_t parts) override;
+  // Nothing of an embedded job outlives its process, so this is NewSegment().
+  Result<std::unique_ptr<dag::SegmentWriter>> NewDurableSegment(TaskAttempt producer, std::uint32_t parts) override;
   Result<std::unique_ptr<dag::ExtentStream>> Open(const dag::SegmentRef& segment, std::uint32_t first, std::uint32_t count) override;
 
   // Takes over a sealed memfd that holds a whole segment (daemon), and closes `fd` in every case. kInvalid (BLK07) unless it is a memfd
   // sealed against writing, growing and shrinking; kDataLoss unless the layout is whole and says that `producer` of `job` made it;
   // kResourceExhausted when it does not fit in memory and cannot be spilled. With `reserved` (then `fd` is -1) it is what was written to
-  // the reservation, and its count is taken over.
-  Result<dag::SegmentInfo> Adopt(TaskAttempt producer, JobId job, int fd, Reservation* reserved = nullptr);
+  // the reservation, and its count is taken over. `durable`: it lies in a run file that is synced, and takes no memory.
+  Result<dag::SegmentInfo> Adopt(TaskAttempt producer, JobId job, int fd, Reservation* reserved = nullptr, bool durable = false);
   std::unique_ptr<Reservation> Reserve();
   std::unique_ptr<MemoryBorrower> NewBorrower(BorrowerHandlers handlers);
 

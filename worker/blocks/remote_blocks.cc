@@ -133,8 +133,12 @@ struct RemoteBlocks::Impl {
 // the daemon's.
 class RemoteBlocks::Writer final : public dag::SegmentWriter {
  public:
-  Writer(Impl* impl, TaskAttempt producer, std::uint32_t parts)
-      : impl_(impl), reservation_(impl->next_reservation.fetch_add(1)), producer_(producer), index_(producer, impl->options.job, parts) {}
+  Writer(Impl* impl, TaskAttempt producer, std::uint32_t parts, WireKind adopt)
+      : impl_(impl),
+        adopt_(adopt),
+        reservation_(impl->next_reservation.fetch_add(1)),
+        producer_(producer),
+        index_(producer, impl->options.job, parts) {}
   ~Writer() override {
     file_.Close();
     if (reserved_ > 0) impl_->Tell(WireKind::kDrop, EncodeWords({impl_->memory->id(), reservation_}, 2));
@@ -186,8 +190,7 @@ class RemoteBlocks::Writer final : public dag::SegmentWriter {
     buffer_ = Buffer();
     std::shared_ptr<LocalConnection> used;
     reserved_ = 0;  // the daemon takes it over, or drops it
-    ASSIGN_OR_RETURN(WireFrame answer,
-                     impl_->Call(WireKind::kAdopt, EncodeAdopt({producer_, impl_->memory->id(), reservation_}), -1, &used));
+    ASSIGN_OR_RETURN(WireFrame answer, impl_->Call(adopt_, EncodeAdopt({producer_, impl_->memory->id(), reservation_}), -1, &used));
     ASSIGN_OR_RETURN(dag::SegmentInfo info, DecodeInfo(answer.payload));
     file_.Close();
     if (info != index.Info(info.segment))
@@ -248,6 +251,7 @@ class RemoteBlocks::Writer final : public dag::SegmentWriter {
   }
 
   Impl* const impl_;
+  const WireKind adopt_;
   const std::uint64_t reservation_;
   const TaskAttempt producer_;
   IndexBuilder index_;
@@ -271,7 +275,11 @@ Result<std::unique_ptr<RemoteBlocks>> RemoteBlocks::Connect(RemoteOptions option
 }
 
 Result<std::unique_ptr<dag::SegmentWriter>> RemoteBlocks::NewSegment(TaskAttempt producer, std::uint32_t parts) {
-  return std::unique_ptr<dag::SegmentWriter>(std::make_unique<Writer>(impl_.get(), producer, parts));
+  return std::unique_ptr<dag::SegmentWriter>(std::make_unique<Writer>(impl_.get(), producer, parts, WireKind::kAdopt));
+}
+
+Result<std::unique_ptr<dag::SegmentWriter>> RemoteBlocks::NewDurableSegment(TaskAttempt producer, std::uint32_t parts) {
+  return std::unique_ptr<dag::SegmentWriter>(std::make_unique<Writer>(impl_.get(), producer, parts, WireKind::kAdoptDurable));
 }
 
 TaskMemory& RemoteBlocks::memory() { return *impl_->memory; }

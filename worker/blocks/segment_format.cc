@@ -98,14 +98,20 @@ SegmentIndex IndexBuilder::Finish() && {
   return std::move(index_);
 }
 
-Result<SegmentIndex> ParseSegment(int fd, std::uint64_t file_bytes, const TaskAttempt& producer, JobId job) {
+namespace {
+
+Result<SegmentFooter> ReadFooter(int fd, std::uint64_t file_bytes, const TaskAttempt& producer) {
   SegmentFooter footer;
   if (file_bytes < sizeof footer) return Damaged(producer, "it is shorter than its footer");
   RETURN_IF_ERROR(ReadExactly(fd, file_bytes - sizeof footer, std::as_writable_bytes(std::span(&footer, 1)), producer));
   if (footer.magic != kSegmentMagic || footer.footer_checksum != FooterChecksum(footer)) return Damaged(producer, "footer checksum");
   if (footer.version != 1) return Damaged(producer, "unknown layout version " + std::to_string(footer.version));
-  if (TaskAttempt{StageId{footer.stage}, footer.task, footer.attempt} != producer || footer.job != job.value)
-    return Damaged(producer, "it says that another task or job made it");
+  return footer;
+}
+
+Result<SegmentIndex> ReadIndex(int fd, std::uint64_t file_bytes, const SegmentFooter& footer) {
+  const TaskAttempt producer{StageId{footer.stage}, footer.task, footer.attempt};
+  const JobId job{footer.job};
   if (footer.extents > kExtentsMax || footer.data_bytes > file_bytes ||
       footer.data_bytes + footer.extents * sizeof(ExtentEntry) + sizeof footer != file_bytes)
     return Damaged(producer, "its size is not what its footer says");
@@ -134,6 +140,20 @@ Result<SegmentIndex> ParseSegment(int fd, std::uint64_t file_bytes, const TaskAt
   if (bytes != index.data_bytes || records != index.records || ContentHash(index) != index.content_hash)
     return Damaged(producer, "its sums do not agree");
   return index;
+}
+
+}  // namespace
+
+Result<SegmentIndex> ParseSegment(int fd, std::uint64_t file_bytes, const TaskAttempt& producer, JobId job) {
+  ASSIGN_OR_RETURN(SegmentFooter footer, ReadFooter(fd, file_bytes, producer));
+  if (TaskAttempt{StageId{footer.stage}, footer.task, footer.attempt} != producer || footer.job != job.value)
+    return Damaged(producer, "it says that another task or job made it");
+  return ReadIndex(fd, file_bytes, footer);
+}
+
+Result<SegmentIndex> ParseSegment(int fd, std::uint64_t file_bytes) {
+  ASSIGN_OR_RETURN(SegmentFooter footer, ReadFooter(fd, file_bytes, TaskAttempt{}));
+  return ReadIndex(fd, file_bytes, footer);
 }
 
 Status VerifyExtent(const ExtentEntry& entry, std::span<const std::byte> bytes, const TaskAttempt& producer) {

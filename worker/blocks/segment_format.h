@@ -86,6 +86,8 @@ class IndexBuilder {
 
 // Reads the tail of the segment in `fd` (`file_bytes` long) by pread and proves it. kDataLoss names `producer`.
 Result<SegmentIndex> ParseSegment(int fd, std::uint64_t file_bytes, const TaskAttempt& producer, JobId job);
+// The same for a segment of any task and job: they are those that its footer names.
+Result<SegmentIndex> ParseSegment(int fd, std::uint64_t file_bytes);
 
 // kDataLoss unless `bytes` are those of `entry`.
 Status VerifyExtent(const ExtentEntry& entry, std::span<const std::byte> bytes, const TaskAttempt& producer);

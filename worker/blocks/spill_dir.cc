@@ -22,7 +22,7 @@ Status CannotUse(const std::string& path, const std::string& why) {
 }
 
 // The lock of a folder whose owner lives cannot be taken. A folder without a lock file is being made or removed: left alone.
-void SweepDeadOwners(const std::string& parent) {
+void SweepDeadOwners(const std::string& parent, const std::string& own, std::vector<std::string>* leftovers) {
   std::error_code error;
   for (fs::directory_iterator at(parent, error), end; !error && at != end; at.increment(error)) {
     std::string path = at->path().string();
@@ -30,17 +30,23 @@ void SweepDeadOwners(const std::string& parent) {
     UniqueFd lock(::open((path + kLockName).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
     if (!lock || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
     std::error_code ignored;  // the next start tries again
+    if (leftovers != nullptr) {
+      for (fs::directory_iterator file(path, ignored), last; !ignored && file != last; file.increment(ignored)) {
+        if (file->path().extension() != ".run") continue;
+        std::string moved = own + "/left-" + std::to_string(leftovers->size()) + ".run";
+        if (::rename(file->path().c_str(), moved.c_str()) == 0) leftovers->push_back(std::move(moved));
+      }
+    }
     fs::remove_all(path, ignored);
   }
 }
 
 }  // namespace
 
-Result<std::unique_ptr<SpillDir>> SpillDir::Open(const std::string& parent) {
+Result<std::unique_ptr<SpillDir>> SpillDir::Open(const std::string& parent, std::vector<std::string>* leftovers) {
   std::error_code error;
   fs::create_directories(parent, error);
   if (error) return CannotUse(parent, error.message());
-  SweepDeadOwners(parent);
   std::string path = parent + "/" + kPrefix + "XXXXXX";
   if (::mkdtemp(path.data()) == nullptr) return CannotUse(parent, std::strerror(errno));  // 0700
   // Locked before it has its name: a sweeper never sees an unlocked lock file of a living owner.
@@ -48,10 +54,12 @@ Result<std::unique_ptr<SpillDir>> SpillDir::Open(const std::string& parent) {
   UniqueFd lock(::open(unnamed.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!lock || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 || ::rename(unnamed.c_str(), (path + kLockName).c_str()) != 0)
     return CannotUse(path, std::strerror(errno));
-  return std::unique_ptr<SpillDir>(new SpillDir(std::move(path), std::move(lock)));
+  SweepDeadOwners(parent, path, leftovers);
+  return std::unique_ptr<SpillDir>(new SpillDir(std::move(path), std::move(lock), leftovers != nullptr));
 }
 
 SpillDir::~SpillDir() {
+  if (keep_) return;
   std::error_code ignored;  // the next owner sweeps what is left
   fs::remove_all(path_, ignored);
 }

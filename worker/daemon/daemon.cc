@@ -65,6 +65,7 @@ Status Daemon::Open() {
   disk_ = std::make_unique<SerialWorker>(kDiskQueueMax);
   ASSIGN_OR_RETURN(store_, blocks::BlockStore::Open({.memory_bytes_max = options_.memory_bytes,
                                                      .spill_dir = folder + "/blocks",
+                                                     .keep_run_files = true,
                                                      .on_lost = [this, alive = alive_](JobId job, SegmentId segment) {
                                                        loop_.Post([this, alive, job, segment] {
                                                          if (!*alive) return;
