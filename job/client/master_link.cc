@@ -45,7 +45,7 @@ Result<wire::ClientResponse> MasterLink::CallOnce(const std::string& bytes, std:
 Result<wire::ClientResponse> MasterLink::Call(wire::ClientRequest* request, std::uint32_t wait_ms) {
   request->set_id(++last_id_);
   std::string bytes = request->SerializeAsString();
-  std::int64_t give_up_ms = NowMs() + (connections_ == 0 ? options_.first_connect_ms : options_.reconnect_ms);
+  const std::int64_t begin_ms = NowMs();
   for (int delay_ms = kFirstDelayMs;; delay_ms = std::min(2 * delay_ms, kDelayMaxMs)) {
     Result<wire::ClientResponse> response = CallOnce(bytes, request->id(), wait_ms);
     Status status = response.ok() ? dag::FromWire(response->failure()) : response.status();
@@ -54,7 +54,8 @@ Result<wire::ClientResponse> MasterLink::Call(wire::ClientRequest* request, std:
                    (!response.ok() && (status.code() == Code::kDataLoss || status.code() == Code::kDeadlineExceeded));
     if (!response.ok()) channel_.reset();
     if (!passing) return status;
-    if (NowMs() + delay_ms > give_up_ms) {
+    // As it stands now: a master that was lost within the first call, a long poll perhaps, has answered a connection before.
+    if (NowMs() + delay_ms > begin_ms + (connections_ == 0 ? options_.first_connect_ms : options_.reconnect_ms)) {
       return Status(Code::kUnavailable, "NET02", "the master at " + options_.address + " cannot be reached",
                     status.what() + (status.why().empty() ? "" : ": " + status.why()),
                     connections_ == 0 ? HowToStart(options_.address) : "start it again, or wait until somebody has; then try again");
