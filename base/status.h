@@ -97,9 +97,10 @@ class [[nodiscard]] Result {
 #define ROPEWALK_CONCAT_INNER(a, b) a##b
 #define ROPEWALK_CONCAT(a, b) ROPEWALK_CONCAT_INNER(a, b)
 
-#define RETURN_IF_ERROR(expr)                                               \
-  do {                                                                      \
-    if (::ropewalk::Status status_ = (expr); !status_.ok()) return status_; \
+// The variable's name is one that no argument has: it would be initialised from itself.
+#define RETURN_IF_ERROR(expr)                                                                                         \
+  do {                                                                                                                \
+    if (::ropewalk::Status ropewalk_error_status = (expr); !ropewalk_error_status.ok()) return ropewalk_error_status; \
   } while (0)
 
 // ASSIGN_OR_RETURN(auto file, fs.Open(path));
