@@ -367,8 +367,11 @@ TEST(BlocksStore, RunFilesOfADeadOwnerAreTakenOverWhereAsked) {
   ::close(ends[1]);
   ASSERT_EQ(FilesBelow(dir.path()).size(), 3u);
   {
-    std::ofstream torn(FilesBelow(dir.path()).front().substr(0, FilesBelow(dir.path()).front().rfind('/')) + "/torn.run");
-    torn << durable.substr(0, durable.size() / 2);
+    const std::string folder = FilesBelow(dir.path()).front().substr(0, FilesBelow(dir.path()).front().rfind('/'));
+    std::ofstream(folder + "/torn.j-005.run") << durable.substr(0, durable.size() / 2);
+    // What an executor of job 6 wrote into its own run file, pretending to be of job 5; and one that nobody named.
+    std::ofstream(folder + "/forged.j-006.run") << durable;
+    std::ofstream(folder + "/nameless.run") << durable;
   }
   for (int generation = 0; generation < 2; ++generation) {  // also over an end in peace
     auto store = open(64u << 20);
@@ -383,11 +386,37 @@ TEST(BlocksStore, RunFilesOfADeadOwnerAreTakenOverWhereAsked) {
     }
     EXPECT_EQ(testing::Drain(*store, held[2].ref, 2).code(), Code::kOk);
     EXPECT_EQ(store->stats().memory_bytes, 0u);
-    EXPECT_EQ(FilesBelow(dir.path()).size(), 3u) << "the torn one is gone";
+    EXPECT_EQ(FilesBelow(dir.path()).size(), 3u) << "torn, forged and nameless ones are gone";
   }
   auto store = open(64u << 20);
   store->FreeJob(JobId{5});
   EXPECT_TRUE(FilesBelow(dir.path()).empty());
+}
+
+// The same of a segment that its writer put into a file that it got for want of memory, as copies of deep lineage are.
+TEST(BlocksStore, ADurableSegmentWrittenToDiskOutlivesItsOwner) {
+  TempDir dir;
+  const std::string bytes = testing::SegmentBytes(Producer(4), JobId{6}, 2, {{0, "copy"}, {1, std::string(300, 'c')}});
+  StoreOptions options{.memory_bytes_max = 0, .spill_dir = dir.path(), .keep_run_files = true};
+  {
+    auto store = BlockStore::Open(options);
+    ASSERT_TRUE(store.ok()) << store.status().ToString();
+    auto reservation = (*store)->Reserve(JobId{6});
+    auto fits = reservation->Extend(bytes.size());
+    ASSERT_TRUE(fits.ok()) << fits.status().ToString();
+    ASSERT_TRUE(!*fits && reservation->on_disk());
+    ASSERT_EQ(::pwrite(reservation->fd(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+    auto adopted = (*store)->Adopt(Producer(4), JobId{6}, -1, reservation.get(), true);
+    ASSERT_TRUE(adopted.ok()) << adopted.status().ToString();
+    EXPECT_EQ((*store)->stats().memory_bytes, 0u);
+  }
+  auto store = BlockStore::Open(options);
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  std::vector<HeldSegment> held = (*store)->List();
+  ASSERT_EQ(held.size(), 1u);
+  EXPECT_EQ(held[0].job, JobId{6});
+  EXPECT_EQ(held[0].ref.producer, Producer(4));
+  EXPECT_EQ(held[0].info.records, 2u);
 }
 
 // ---- adopted segments ----------------------------------------------------------------------------------------------------------------

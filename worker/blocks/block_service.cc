@@ -339,7 +339,7 @@ struct BlockService::Impl {
               fd, Status(Code::kResourceExhausted, "BLK33", "too many segments are written at once", "", "run fewer tasks at a time"));
         }
         at = std::make_shared<Held>();
-        at->reservation = store->Reserve();
+        at->reservation = store->Reserve(link->job);
       }
       held = at;
     }

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/job_name.h"
 
 namespace ropewalk::blocks {
 namespace {
@@ -101,13 +102,17 @@ Status WriteRunFile(const Segment& segment, const std::string& path, BufferPool&
   return WriteExactly(fd.get(), segment.index.data_bytes, AsBytes(segment.index.Tail()), path);
 }
 
-std::string StoreState::NewPath() { return dir->path() + "/segment-" + std::to_string(next_file.fetch_add(1)) + ".run"; }
+std::string StoreState::NewPath(JobId job) {
+  return dir->path() + "/segment-" + std::to_string(next_file.fetch_add(1)) + "." + JobName(job) + ".run";
+}
 
 void StoreState::AdoptRunFile(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   struct stat info{};
   if (fd && ::fstat(fd.get(), &info) == 0 && S_ISREG(info.st_mode)) {
     auto index = ParseSegment(fd.get(), static_cast<std::uint64_t>(info.st_size));
+    if (index.ok() && index->job != JobOfRunFile(path))
+      index = Status(Code::kDataLoss, "BLK37", "the run file " + path + " says that it is of " + JobName(index->job));
     if (index.ok()) {
       auto segment = std::make_shared<Segment>();
       segment->index = *std::move(index);
@@ -146,7 +151,7 @@ Status StoreState::SpillOne(std::unique_lock<std::mutex>& lock, std::shared_ptr<
     victim->spilling = true;
     ++spills_running;
     lock.unlock();
-    path = NewPath();
+    path = NewPath(victim->index.job);
     status = WriteRunFile(*victim, path, pool);  // chunks and memfd are not touched by others while `spilling`
     if (!status.ok()) ::unlink(path.c_str());
     lock.lock();

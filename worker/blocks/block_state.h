@@ -102,8 +102,9 @@ struct StoreState : std::enable_shared_from_this<StoreState> {
   void EndLease(Segment* segment);
   void Free(JobId job, bool any_job, std::span<const SegmentId> ids);
   void FreeWhere(const std::function<bool(const Segment&)>& matches);
-  std::string NewPath();
-  // A run file that a dead owner left in this owner's folder: a segment of this store when it is whole, else it is removed. Mutex not held.
+  std::string NewPath(JobId job);  // of a run file; JobOfRunFile() finds the job again
+  // A run file that a dead owner left in this owner's folder: a segment of this store when it is whole and of the job that its name says,
+  // else it is removed. An executor may have written the content, but never the name. Mutex not held.
   void AdoptRunFile(const std::string& path);
 
   // Called with the mutex held after memory came back or may be spilled now.

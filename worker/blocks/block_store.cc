@@ -135,7 +135,7 @@ class StoreWriter final : public dag::SegmentWriter {
   }
 
   Status MoveToFile() {
-    path_ = state_->NewPath();
+    path_ = state_->NewPath(state_->options.job);
     file_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!file_)
       return Status(Code::kResourceExhausted, "BLK05", "cannot create " + path_, std::strerror(errno),
@@ -185,6 +185,7 @@ struct BlockStore::Impl {
 
 struct Reservation::Counted {
   std::shared_ptr<StoreState> state;
+  JobId job;
   Charge charge;
   std::uint64_t bytes = 0;  // of the memfd
   UniqueFd memfd, file;
@@ -210,7 +211,7 @@ Result<bool> Reservation::Extend(std::uint64_t bytes) {
     fd_ = c.memfd.get();
     return true;
   }
-  std::string path = c.state->NewPath();
+  std::string path = c.state->NewPath(c.job);
   c.file = UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!c.file)
     return Status(errno == ENOSPC || errno == EDQUOT ? Code::kResourceExhausted : Code::kUnavailable, "BLK05", "cannot create " + path,
@@ -230,9 +231,10 @@ std::unique_ptr<MemoryBorrower> BlockStore::NewBorrower(BorrowerHandlers handler
   return impl_->state->NewBorrower(std::move(handlers));
 }
 
-std::unique_ptr<Reservation> BlockStore::Reserve() {
+std::unique_ptr<Reservation> BlockStore::Reserve(JobId job) {
   auto counted = std::make_unique<Reservation::Counted>();
   counted->state = impl_->state;
+  counted->job = job;
   return std::unique_ptr<Reservation>(new Reservation(std::move(counted)));
 }
 
@@ -315,7 +317,7 @@ Result<dag::SegmentInfo> BlockStore::Adopt(TaskAttempt producer, JobId job, int 
   if (fits) {
     memfd->charge = std::move(charge);
   } else {
-    std::string path = state.NewPath();
+    std::string path = state.NewPath(job);
     Status status = WriteRunFile(*segment, path, state.pool);
     if (status.ok() && durable) status = SyncFile(path);
     if (!status.ok()) {

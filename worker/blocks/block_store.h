@@ -125,7 +125,7 @@ class BlockStore final : public dag::BlockReader, public dag::BlockWriter {
   // kResourceExhausted when it does not fit in memory and cannot be spilled. With `reserved` (then `fd` is -1) it is what was written to
   // the reservation, and its count is taken over. `durable`: it lies in a run file that is synced, and takes no memory.
   Result<dag::SegmentInfo> Adopt(TaskAttempt producer, JobId job, int fd, Reservation* reserved = nullptr, bool durable = false);
-  std::unique_ptr<Reservation> Reserve();
+  std::unique_ptr<Reservation> Reserve(JobId job);
   std::unique_ptr<MemoryBorrower> NewBorrower(BorrowerHandlers handlers);
 
   // A hold on the segment that `producer` of `job` made; kDataLoss (BLK08) when it is not (or no longer) here.

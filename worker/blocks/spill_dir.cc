@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/job_name.h"
+
 namespace ropewalk::blocks {
 namespace {
 
@@ -33,7 +35,9 @@ void SweepDeadOwners(const std::string& parent, const std::string& own, std::vec
     if (leftovers != nullptr) {
       for (fs::directory_iterator file(path, ignored), last; !ignored && file != last; file.increment(ignored)) {
         if (file->path().extension() != ".run") continue;
-        std::string moved = own + "/left-" + std::to_string(leftovers->size()) + ".run";
+        // "segment-7.j-005.run" keeps what says whose it is.
+        std::string job = file->path().stem().extension().string();
+        std::string moved = own + "/left-" + std::to_string(leftovers->size()) + job + ".run";
         if (::rename(file->path().c_str(), moved.c_str()) == 0) leftovers->push_back(std::move(moved));
       }
     }
@@ -42,6 +46,11 @@ void SweepDeadOwners(const std::string& parent, const std::string& own, std::vec
 }
 
 }  // namespace
+
+JobId JobOfRunFile(const std::string& path) {
+  std::string name = fs::path(path).stem().extension().string();
+  return ParseJobName(std::string_view(name).substr(name.empty() ? 0 : 1)).value_or(JobId{});
+}
 
 Result<std::unique_ptr<SpillDir>> SpillDir::Open(const std::string& parent, std::vector<std::string>* leftovers) {
   std::error_code error;

@@ -8,10 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
 #include "base/status.h"
 #include "worker/blocks/unique_fd.h"
 
 namespace ropewalk::blocks {
+
+// The job that the owner made a run file for, from its name NAME.j-005.run; 0: the name says none.
+JobId JobOfRunFile(const std::string& path);
 
 class SpillDir {
  public:
