@@ -117,19 +117,11 @@ void Scheduler::State::On(const ExecutorExited& event) {
   for (const TaskCursor& cursor : event.cursors) blamed |= cursor.signal != 0;
   std::vector<std::uint32_t> running(executor->running.begin(), executor->running.end());
   for (std::uint32_t attempt : running) {
-    RunningTask task = job.running.at(attempt);
-    StageRun& run = *FindStage(job, task.key);
     const TaskCursor* cursor = nullptr;
     for (const TaskCursor& c : event.cursors)
       if (c.id.attempt == attempt) cursor = &c;
-    Release(job, attempt);
-    Log(job, EventLine("task_lost", now)
-                 .Num("stage", task.key.stage.value)
-                 .Num("task", task.task)
-                 .Num("attempt", attempt)
-                 .Num("executor", event.executor.value)
-                 .Str("cause", way)
-                 .Flag("verify", task.verify));
+    const RunningTask task = LoseTask(job, attempt, way);
+    StageRun& run = *FindStage(job, task.key);
     if (task.copy) {
       CopyFailed(job, run, task.task);  // the copying is ours: whatever ended the executor was something else
     } else if (by_itself) {
@@ -216,17 +208,20 @@ void Scheduler::State::StopUnneeded(JobRun& job) {
 void Scheduler::State::ReleaseTasks(Executor& executor, const std::string& cause) {
   JobRun& job = jobs.at(executor.job);
   std::vector<std::uint32_t> running(executor.running.begin(), executor.running.end());
-  for (std::uint32_t attempt : running) {
-    RunningTask task = job.running.at(attempt);
-    Release(job, attempt);
-    Log(job, EventLine("task_lost", now)
-                 .Num("stage", task.key.stage.value)
-                 .Num("task", task.task)
-                 .Num("attempt", attempt)
-                 .Num("executor", executor.id.value)
-                 .Str("cause", cause)
-                 .Flag("verify", task.verify));
-  }
+  for (std::uint32_t attempt : running) LoseTask(job, attempt, cause);
+}
+
+RunningTask Scheduler::State::LoseTask(JobRun& job, std::uint32_t attempt, const std::string& cause) {
+  RunningTask task = job.running.at(attempt);
+  Release(job, attempt);
+  Log(job, EventLine("task_lost", now)
+               .Num("stage", task.key.stage.value)
+               .Num("task", task.task)
+               .Num("attempt", attempt)
+               .Num("executor", task.executor.value)
+               .Str("cause", cause)
+               .Flag("verify", task.verify));
+  return task;
 }
 
 void Scheduler::State::DropExecutor(ExecutorId id) {

@@ -310,6 +310,7 @@ struct Scheduler::State {
   void DropExecutor(ExecutorId id);  // forgets it; its tasks must be released before
   void StopUnneeded(JobRun& job);    // executors on drained workers
   void ReleaseTasks(Executor& executor, const std::string& cause);
+  RunningTask LoseTask(JobRun& job, std::uint32_t attempt, const std::string& cause);  // its executor is gone; what it was
   void MainCrashed(JobRun& job, const Executor& executor, const ExecutorExited& event);
   void EnsureDriver(JobRun& job);
 

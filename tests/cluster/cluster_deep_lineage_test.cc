@@ -66,26 +66,17 @@ TEST_F(DeepLineage, EveryActionIsPlannedForItselfAndLossesCostLittle) {
   EXPECT_GE(cluster_.CountEvents(peace_job_, "checkpoint"), kRounds / 17 - 1u);
   EXPECT_EQ(Reruns(peace_job_), 0u);
 
-  {
-    SCOPED_TRACE("one worker is killed");
-    auto [client, job] = Start("one");
+  struct Loss {
+    const char *name, *out;
+    int workers;
+  };
+  for (const Loss& loss : {Loss{"one worker is killed", "one", 1}, Loss{"both workers are killed, their disks stay", "both", 2}}) {
+    SCOPED_TRACE(loss.name);
+    auto [client, job] = Start(loss.out);
     ASSERT_TRUE(cluster_.WaitForEvents(job, "action_published", 250, 120'000));
-    cluster_.KillWorker(0);
-    cluster_.StartWorker(0);
-    ExpectSameOutput(*client, "one");
-    EXPECT_LE(Reruns(job), 2u * 20u);
-    EXPECT_EQ(cluster_.CountEvents(job, "started_over"), 0u);
-    ASSERT_TRUE(cluster_.WaitForWorkers(2));
-  }
-  {
-    SCOPED_TRACE("both workers are killed, their disks stay");
-    auto [client, job] = Start("both");
-    ASSERT_TRUE(cluster_.WaitForEvents(job, "action_published", 250, 120'000));
-    cluster_.KillWorker(0);
-    cluster_.KillWorker(1);
-    cluster_.StartWorker(0);
-    cluster_.StartWorker(1);
-    ExpectSameOutput(*client, "both");
+    for (int i = 0; i < loss.workers; ++i) cluster_.KillWorker(i);
+    for (int i = 0; i < loss.workers; ++i) cluster_.StartWorker(i);
+    ExpectSameOutput(*client, loss.out);
     EXPECT_LE(Reruns(job), 2u * 20u);
     EXPECT_EQ(cluster_.CountEvents(job, "started_over"), 0u);
     ASSERT_TRUE(cluster_.WaitForWorkers(2));

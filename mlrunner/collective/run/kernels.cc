@@ -135,23 +135,24 @@ A Times(A a, A b) {
     return a * b;
 }
 
-template <class A>
-void Combine(ReduceOp op, A* into, const A* with, std::int64_t count) {
+// Two rows of one type, unscaled: one pass without a detour. `out` may be `a`.
+template <class T>
+void FoldTwo(ReduceOp op, const T* a, const T* b, T* out, std::int64_t count) {
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
-      for (std::int64_t i = 0; i < count; ++i) into[i] = Plus(into[i], with[i]);
-      break;
+      for (std::int64_t i = 0; i < count; ++i) out[i] = Plus(a[i], b[i]);
+      return;
     case ReduceOp::kProd:
-      for (std::int64_t i = 0; i < count; ++i) into[i] = Times(into[i], with[i]);
-      break;
+      for (std::int64_t i = 0; i < count; ++i) out[i] = Times(a[i], b[i]);
+      return;
     // A NaN on either side stays: a minimum that hides one would hide a broken step.
     case ReduceOp::kMin:
-      for (std::int64_t i = 0; i < count; ++i) into[i] = with[i] < into[i] || with[i] != with[i] ? with[i] : into[i];
-      break;
+      for (std::int64_t i = 0; i < count; ++i) out[i] = b[i] < a[i] || b[i] != b[i] ? b[i] : a[i];
+      return;
     case ReduceOp::kMax:
-      for (std::int64_t i = 0; i < count; ++i) into[i] = with[i] > into[i] || with[i] != with[i] ? with[i] : into[i];
-      break;
+      for (std::int64_t i = 0; i < count; ++i) out[i] = b[i] > a[i] || b[i] != b[i] ? b[i] : a[i];
+      return;
   }
 }
 
@@ -163,30 +164,10 @@ void Fold(ReduceOp op, std::span<const Row> rows, double scale, Dtype out_dtype,
     Load(rows[0], from, length, sum);
     for (std::size_t i = 1; i < rows.size(); ++i) {
       Load(rows[i], from, length, next);
-      Combine(op, sum, next, length);
+      FoldTwo(op, sum, next, sum, length);
     }
     Scale(sum, length, scale);
     Store(sum, out_dtype, out, from, length);
-  }
-}
-
-// Two rows of one type, unscaled: one pass without a detour.
-template <class T>
-void FoldTwo(ReduceOp op, const T* a, const T* b, T* out, std::int64_t count) {
-  switch (op) {
-    case ReduceOp::kSum:
-    case ReduceOp::kAvg:
-      for (std::int64_t i = 0; i < count; ++i) out[i] = Plus(a[i], b[i]);
-      return;
-    case ReduceOp::kProd:
-      for (std::int64_t i = 0; i < count; ++i) out[i] = Times(a[i], b[i]);
-      return;
-    case ReduceOp::kMin:
-      for (std::int64_t i = 0; i < count; ++i) out[i] = b[i] < a[i] || b[i] != b[i] ? b[i] : a[i];
-      return;
-    case ReduceOp::kMax:
-      for (std::int64_t i = 0; i < count; ++i) out[i] = b[i] > a[i] || b[i] != b[i] ? b[i] : a[i];
-      return;
   }
 }
 
