@@ -322,4 +322,5 @@ def main():
 
 
 if __name__ == "__main__":
+    dev_cluster.exit_on_sigterm()
     sys.exit(main())

@@ -4,7 +4,13 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
+
+
+def exit_on_sigterm():
+    """Lets SIGTERM (of `timeout`, say) end this process by an exception, so that its `finally` clauses stop what it started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 class DevCluster:

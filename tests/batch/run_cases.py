@@ -270,4 +270,5 @@ def main():
 
 
 if __name__ == "__main__":
+    cluster.exit_on_sigterm()
     sys.exit(main())

@@ -184,4 +184,5 @@ def main():
 
 
 if __name__ == "__main__":
+    dev_cluster.exit_on_sigterm()
     sys.exit(main())
