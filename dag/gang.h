@@ -1,0 +1,44 @@
+// A gang: a fixed number of ranks that run one program at the same time and talk to each other. All are started or none; when one dies the
+// others are told, and the gang is formed anew. The master places and watches it; it takes no part in what the ranks do.
+//
+//   Gang stage (data) ─▶ scheduler: n free slots or wait ─▶ one task a rank ─▶ GangProgram(GangContext&) on each
+//
+// Thread rule: a context belongs to the thread that its program runs on; OnLost's function is called from another.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace ropewalk::dag {
+
+class GangContext {
+ public:
+  virtual ~GangContext() = default;
+  virtual std::int32_t rank() const = 0;
+  virtual std::int32_t ranks() const = 0;
+  // Which forming of the gang this is: 0, 1, 2... over the life of the job; never reused. It travels in the ranks' own messages, so that
+  // those of a gang that is gone are dropped.
+  virtual std::uint32_t epoch() const = 0;
+  // The numeric address under which the other ranks' machines reach this one; two ranks with the same `machine` share memory.
+  virtual const std::string& address() const = 0;
+  virtual const std::string& machine() const = 0;
+  // Gives every rank the bytes of all, by rank: a barrier. For what is small (64 KiB at most, kInvalid otherwise), addresses say: it goes
+  // through the master. All ranks call it equally often. kUnavailable when the gang is lost, kCancelled when the job is.
+  virtual Result<std::vector<std::string>> Exchange(std::string mine) = 0;
+  // `lost` is called at most once, from another thread, as soon as a rank is known to be dead or the job to be cancelled; at once if it is
+  // known already. The status names the rank and its machine. What waits for that rank has to be freed there. An empty function takes it
+  // back: after the call none runs.
+  virtual void OnLost(std::function<void(const Status&)> lost) = 0;
+  // One line for the progress bar ("step 120, loss 1.234, 5,120 samples/s"); only rank 0's is shown. Cheap; may be called every step.
+  virtual void Report(std::string line) = 0;
+};
+
+// Run once by every rank of each forming. Rank 0's bytes are the action's result. kUnavailable and what OnLost gave mean "a peer was lost":
+// the gang is formed anew; any other error is the program's own and counts as a failed attempt of the whole gang.
+using GangProgram = std::function<Result<std::string>(GangContext&)>;
+
+}  // namespace ropewalk::dag
