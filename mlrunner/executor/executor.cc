@@ -125,6 +125,7 @@ struct Executable::Impl {
   std::vector<Seen> seen;
   std::int32_t num_micro_batches = 1;
   std::vector<void*> states;  // of the running call
+  std::vector<bool> touched;  // states that this program reads or writes: a rank need not hold the others
 
   void* At(const Place& place, const RunInputs& inputs) const {
     switch (place.kind) {
@@ -255,8 +256,11 @@ class Compiler {
       root_uses_[Root(key)].push_back(Last());
     }
     for (auto& [key, uses] : root_uses_) std::sort(uses.begin(), uses.end());
+    to_.touched.assign(graph_.states.size(), false);
     for (int i = 0; i < Last(); ++i) {
-      if (to_.code[i].op->def == &kAssign) writes_[StateOf(i)].push_back(i);
+      const OpDef* def = to_.code[i].op->def;
+      if (def == &kAssign) writes_[StateOf(i)].push_back(i);
+      if (def == &kAssign || def == &kRead) to_.touched[StateOf(i)] = true;
     }
     for (int i = 0; i < Last(); ++i) {
       const Op& op = *to_.code[i].op;
@@ -539,7 +543,9 @@ Status Executable::Impl::Step(Instruction& i, const RunInputs& inputs, StateStor
   if (op.def == &kCond) return RunCond(i, in, out, run, store);
   if (!i.kernel.run) return {};  // a view
   KernelCall call{in.data(), out.data(), i.scratch < 0 ? nullptr : arena.data() + plan.offsets[i.scratch], run};
-  return i.kernel.run(call);
+  RETURN_IF_ERROR(i.kernel.run(call));
+  // Kernels know nothing of halves: one that only starts its work is waited for at once where the op was not split.
+  return op.half == Half::kWhole && i.kernel.wait ? i.kernel.wait() : Status();
 }
 
 namespace {
@@ -630,7 +636,7 @@ Result<RunOutputs> Executable::Run(const RunInputs& inputs, StateStore& states) 
   impl.states.assign(impl.graph.states.size(), nullptr);
   for (std::size_t i = 0; i < impl.graph.states.size(); ++i) {
     const StateInfo& state = impl.graph.states[i];
-    if (SizeOf(state.type.dtype) == 0) continue;
+    if (!impl.touched[i]) continue;
     ASSIGN_OR_RETURN(impl.states[i], states.Find(impl.graph, state, impl.bindings, inputs.run));
   }
   omp_set_num_threads(impl.options.num_threads);  // oneDNN's team

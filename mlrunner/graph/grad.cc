@@ -151,9 +151,11 @@ std::vector<Gradient> Grad(const std::vector<Value>& of, const std::vector<Gradi
   scope.phase = Phase::kBackward;
   scope.role = Role::kGradient;
   scope.region = RegionKind::kBackward;
-  auto guard = b->With(scope);
   std::vector<Gradient> gradients;
   for (const Value& value : with) {
+    // A value that several ops used: its gradients are summed where it was made.
+    if (value.builder == b) scope.stage = b->graph().StageOf(value.id);
+    auto guard = b->With(scope);
     gradients.push_back(value.builder == b ? backward.Of(value) : Gradient(Fill(*b, 0, value.dtype(), value.shape())));
   }
   return gradients;
@@ -172,6 +174,7 @@ std::vector<Gradient> Grad(const Value& loss, const std::vector<Value>& with) {
   scope.phase = Phase::kBackward;
   scope.role = Role::kGradient;
   scope.region = RegionKind::kBackward;
+  scope.stage = b.graph().StageOf(loss.id);
   Gradient seed;
   {
     auto guard = b.With(scope);

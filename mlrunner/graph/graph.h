@@ -219,6 +219,8 @@ class Graph {
   OpId Add(Op op, std::vector<TensorType> types);
   // The region of that kind, made where there is none.
   RegionId RegionOf(RegionKind kind, std::int32_t stage = 0, StateId parameter = {});
+  // The pipeline stage of the op that makes the value.
+  std::int32_t StageOf(ValueId id) const { return region(op(value(id).producer).region).stage; }
   // Ops that use each value, in order; an op that uses it twice is listed once.
   std::vector<std::vector<OpId>> Users() const;
   // "MatMul (B, 512) f32"

@@ -6,15 +6,18 @@
 namespace ropewalk::mlrunner {
 namespace {
 
-Scope UpdateOf(const Builder& b, StateId parameter) {
+// The update of a parameter belongs to the pipeline stage that reads it.
+Scope UpdateOf(const Builder& b, StateId parameter, std::int32_t stage) {
   Scope scope;
   scope.module = "optimizer/" + b.graph().state(parameter).name;
   scope.role = Role::kOptimizer;
   scope.phase = Phase::kUpdate;
   scope.region = RegionKind::kUpdate;
+  scope.stage = stage;
   scope.parameter = parameter;
   return scope;
 }
+Scope UpdateOf(const Builder& b, const Parameter& parameter) { return UpdateOf(b, parameter.state, b.graph().StageOf(parameter.id)); }
 
 Dtype DtypeOf(Builder& b, const std::vector<Parameter>& parameters) {
   return parameters.empty() ? Dtype::kF32 : b.graph().state(parameters[0].state).type.dtype;
@@ -40,7 +43,7 @@ void ApplySgd(Builder& b, const std::vector<Parameter>& parameters, const std::v
   for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
     StateId velocity;
     if (options.momentum != 0) velocity = MomentOf(b, parameters[i].state, "velocity");
-    auto scope = b.With(UpdateOf(b, parameters[i].state));
+    auto scope = b.With(UpdateOf(b, parameters[i]));
     Value p = b.Read(parameters[i].state), g = Cast(gradients[i], p.dtype());
     if (options.weight_decay != 0) g = g + p * options.weight_decay;
     if (options.momentum != 0) {
@@ -56,12 +59,12 @@ void ApplyAdamW(Builder& b, const std::vector<Parameter>& parameters, const std:
   Dtype dtype = DtypeOf(b, parameters);
   StateId rate = ScalarState(b, kLearningRate, dtype, learning_rate), step = ScalarState(b, "optimizer/step", dtype, 0);
   {
-    auto scope = b.With(UpdateOf(b, step));
+    auto scope = b.With(UpdateOf(b, step, b.scope().stage));
     b.Assign(step, b.Read(step) + 1.0);
   }
   for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
     StateId m = MomentOf(b, parameters[i].state, "first_moment"), v = MomentOf(b, parameters[i].state, "second_moment");
-    auto scope = b.With(UpdateOf(b, parameters[i].state));
+    auto scope = b.With(UpdateOf(b, parameters[i]));
     Value p = b.Read(parameters[i].state);
     std::vector<Value> next = b.Emit(kAdamW, {p, b.Read(m), b.Read(v), Cast(gradients[i], p.dtype()), b.Read(rate), b.Read(step)},
                                      {{Attr::kLow, options.beta1},
@@ -83,7 +86,7 @@ std::vector<Gradient> AccumulateGradients(Builder& b, const std::vector<Paramete
     b.mutable_graph().state(sum).logical = info.logical;
     b.mutable_graph().state(sum).sharding = info.sharding;
     {
-      Scope scope = UpdateOf(b, parameters[i].state);
+      Scope scope = UpdateOf(b, parameters[i]);
       scope.phase = Phase::kBackward;
       scope.role = Role::kGradient;
       scope.region = RegionKind::kBackward;
@@ -91,7 +94,7 @@ std::vector<Gradient> AccumulateGradients(Builder& b, const std::vector<Paramete
       auto guard = b.With(scope);
       b.Assign(sum, b.Read(sum) + Cast(gradients[i], info.type.dtype) * (1.0 / count));
     }
-    auto guard = b.With(UpdateOf(b, parameters[i].state));
+    auto guard = b.With(UpdateOf(b, parameters[i]));
     // A copy is kept by whoever reads it: the zeros are the next version.
     sums.emplace_back(b.Read(sum));
     b.Assign(sum, Fill(b, 0, info.type.dtype, info.type.shape));

@@ -1,0 +1,234 @@
+// 1F1B over two stages: one logical graph is cut by the stages of its regions, what crosses is sent, and each rank runs a program of its
+// own over micro-batches. The parameters are, bit for bit, those of one process that accumulates the same micro-batches.
+#include "mlrunner/graph/grad.h"
+#include "mlrunner/graph/optimizers.h"
+#include "tests/prototypes/ranks.h"
+
+namespace ropewalk::mlrunner::prototypes {
+namespace {
+
+constexpr int kStages = 2, kRows = 4, kSteps = 10;
+
+// Four layers, two a stage.
+Graph Model(int micro_batches) {
+  Builder b;
+  b.NewChannel("down");
+  b.NewChannel("up");
+  Dim rows = b.NewSymbol("B", 1, 64);
+  auto at_stage = [&](int stage) {
+    Scope scope = b.scope();
+    scope.stage = stage;
+    return scope;
+  };
+  Value h = b.Input("x", Dtype::kF32, {rows, 8});
+  std::vector<Parameter> parameters;
+  for (int layer = 0; layer < 4; ++layer) {
+    auto guard = b.With(at_stage(layer / 2));
+    Linear linear(b, "layer" + std::to_string(layer), layer == 0 ? 8 : 24, layer == 3 ? 4 : 24);
+    parameters.insert(parameters.end(), {linear.w, linear.c});
+    h = layer == 3 ? linear(h) : Relu(linear(h));
+  }
+  Value loss;
+  {
+    auto guard = b.With(at_stage(1));
+    loss = Mean(CrossEntropy(h, b.Input("labels", Dtype::kI32, {rows})));
+  }
+  b.Output("loss", loss);
+  std::vector<Gradient> grads = AccumulateGradients(b, parameters, Grad(loss, {parameters.begin(), parameters.end()}), micro_batches);
+  ApplyAdamW(b, parameters, grads, .01);
+  auto graph = b.Finish();
+  EXPECT_TRUE(graph.ok()) << graph.status().ToString();
+  return RemoveDeadCode(MergeEqual(Simplify(*graph)));
+}
+
+// What rank `stage` runs of `graph`. A value that the other stage made is received where its region first needs it; the sends are halves,
+// done only when the backward of that micro-batch needs the answer, since two ranks that both wait for their sends would stand still.
+Graph Cut(const Graph& graph, int stage) {
+  Rewriter rewriter(graph);
+  Graph& to = rewriter.graph();
+  const StateId channels[2] = {StateId{0}, StateId{1}};  // down: made on stage 0; up
+  ValueId tokens[2];
+  auto place = [&](const Op& op) {  // -1: every stage has it, as the step counter of the optimiser
+    const RegionInfo& region = graph.region(op.region);
+    bool counts = region.parameter.valid() && graph.state(region.parameter).kind == StateKind::kScalar;
+    return op.def == &kFirstVersion || counts ? -1 : region.stage;
+  };
+  std::map<ValueId, bool> crosses;
+  for (const Op& op : graph.ops) {
+    for (ValueId in : op.inputs) {
+      int maker = place(graph.op(graph.value(in).producer));
+      if (maker >= 0 && place(op) >= 0 && maker != place(op)) crosses[in] = true;
+    }
+  }
+  auto between = [&](const OpDef& def, int channel, RegionId region, std::vector<ValueId> inputs, std::vector<TensorType> types) {
+    Op op;
+    op.def = &def;
+    op.inputs = std::move(inputs);
+    op.inputs.insert(op.inputs.begin(), tokens[channel]);
+    op.region = region;
+    op.attrs = {{Attr::kPeer, std::int64_t{1 - stage}}};
+    if (!types.empty()) op.attrs.Set(Attr::kShape, types[0].shape);
+    if (!types.empty()) op.attrs.Set(Attr::kDtype, static_cast<std::int64_t>(types[0].dtype));
+    op.provenance.role = Role::kCommunication;
+    types.insert(types.begin(), TensorType{Dtype::kToken, {}});
+    const Op& made = to.op(rewriter.Add(std::move(op), std::move(types)));
+    tokens[channel] = made.outputs[0];
+    return made.outputs;
+  };
+  for (const Op& op : graph.ops) {
+    if (place(op) >= 0 && place(op) != stage) continue;
+    for (ValueId in : op.inputs) {
+      if (!crosses[in] || rewriter.At(in).valid() || place(graph.op(graph.value(in).producer)) == stage) continue;
+      rewriter.Map(in, between(kRecv, 1 - stage, op.region, {}, {graph.value(in).type})[1]);
+    }
+    OpId id = rewriter.Copy(op);
+    if (op.def == &kFirstVersion) {
+      for (int c = 0; c < 2; ++c) {
+        if (graph.state(channels[c]).first == op.outputs[0]) tokens[c] = to.op(id).outputs[0];
+      }
+    }
+    for (ValueId out : op.outputs) {
+      if (crosses[out]) between(kSend, stage, op.region, {rewriter.At(out)}, {});
+    }
+  }
+  Graph cut = rewriter.Finish();
+  for (int c = 0; c < 2; ++c) cut.state(channels[c]).last = tokens[c];
+  std::erase_if(cut.outputs, [](const NamedValue& output) { return !output.value.valid(); });
+  std::erase_if(cut.inputs, [](ValueId input) { return !input.valid(); });
+  for (std::uint32_t i = 0; stage == 0 && i < cut.ops.size(); ++i) {
+    if (cut.ops[i].def != &kSend || cut.ops[i].half != Half::kWhole) continue;
+    cut = *SplitStartDone(cut, OpId{i}, cut.ops.size());
+    for (Op& op : cut.ops) {
+      if (op.def == &kSend && op.half == Half::kDone) op.region = cut.RegionOf(RegionKind::kBackward, stage);
+    }
+  }
+  Status status = Check(cut);
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  return cut;
+}
+
+enum class Order { kOneForwardOneBackward, kAllForwardFirst, kSwapped };
+
+// The regions of `stages` over the micro-batches, then the updates.
+Program ProgramOf(const Graph& graph, const std::vector<int>& stages, int micro_batches, Order order) {
+  Program program;
+  auto add = [&](RegionKind kind, int micro_batch) {
+    std::vector<int> sorted = stages;
+    if (kind == RegionKind::kBackward) std::reverse(sorted.begin(), sorted.end());
+    for (int stage : sorted) {
+      for (std::uint32_t r = 0; r < graph.regions.size(); ++r)
+        if (graph.regions[r].kind == kind && graph.regions[r].stage == stage) program.push_back({RegionId{r}, micro_batch, 0});
+    }
+  };
+  int warm_up = order == Order::kAllForwardFirst ? micro_batches : std::min(kStages - 1 - stages.back(), micro_batches);
+  for (int forward = 0, backward = 0; backward < micro_batches;) {
+    if (forward < std::min(micro_batches, warm_up + 1 + backward)) {
+      add(RegionKind::kForward, order == Order::kSwapped && stages[0] == 1 ? forward ^ 1 : forward);
+      ++forward;
+    } else {
+      add(RegionKind::kBackward, order == Order::kSwapped && stages[0] == 1 ? backward ^ 1 : backward);
+      ++backward;
+    }
+  }
+  for (const ProgramStep& step : DefaultProgram(graph))
+    if (graph.region(step.region).kind == RegionKind::kUpdate) program.push_back(step);
+  return program;
+}
+
+struct Trained {
+  StateStore states;
+  std::vector<double> losses;
+  std::size_t arena_bytes = 0;
+};
+
+Status Train(const Graph& graph, const Program& program, int micro_batches, const KernelTable& kernels, Trained* trained) {
+  ASSIGN_OR_RETURN(auto executable, Compile(graph, {kRows}, program, kernels));
+  trained->arena_bytes = executable->arena_bytes();
+  for (int step = 0; step < kSteps; ++step) {
+    Batch batch = MakeBatch(step, kRows * micro_batches);
+    std::vector<Batch> parts;
+    for (int m = 0; m < micro_batches; ++m) parts.push_back(Part(batch, m, micro_batches));
+    RunInputs inputs;
+    inputs.micro_batches.assign(micro_batches, {});
+    for (int m = 0; m < micro_batches; ++m) {
+      for (ValueId input : graph.inputs) inputs.micro_batches[m].push_back(graph.value(input).name == "x" ? &parts[m].x : &parts[m].labels);
+    }
+    ASSIGN_OR_RETURN(RunOutputs outputs, executable->Run(inputs, trained->states));
+    double loss = 0;
+    for (const auto& micro_batch : outputs.outputs) loss += micro_batch.empty() ? 0 : Scalar(micro_batch[0]) / micro_batches;
+    trained->losses.push_back(loss);
+  }
+  return {};
+}
+
+struct Pipeline {
+  Trained rank[kStages];
+};
+void TrainPipeline(const Graph& graph, int micro_batches, Order order, Pipeline* pipeline, Kind kind = Kind::kThreads) {
+  World world(kStages, {{"down", {0, 1}}, {"up", {0, 1}}}, kind);
+  Status status = world.Run([&](std::int32_t rank) {
+    Graph own = Cut(graph, rank);
+    return Train(own, ProgramOf(own, {rank}, micro_batches, order), micro_batches, world.Kernels(rank), &pipeline->rank[rank]);
+  });
+  ASSERT_TRUE(status.ok()) << status.ToString();
+}
+
+std::vector<std::string> DifferentFrom(const Graph& graph, const StateStore& one, const Pipeline& pipeline) {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < kStages; ++rank) {
+    auto more = Different(graph, one, pipeline.rank[rank].states, [&](const StateInfo& state) {
+      return (state.name < "layer2") == (rank == 0);  // layers 0 and 1 are stage 0's
+    });
+    names.insert(names.end(), more.begin(), more.end());
+  }
+  return names;
+}
+
+TEST(Pipeline, OneForwardOneBackwardEqualsAccumulatedMicroBatches) {
+  for (int micro_batches : {1, 2, 4, 6}) {
+    SCOPED_TRACE(micro_batches);
+    Graph graph = Model(micro_batches);
+    Trained one;
+    ASSERT_TRUE(
+        Train(graph, ProgramOf(graph, {0, 1}, micro_batches, Order::kOneForwardOneBackward), micro_batches, CpuKernels(), &one).ok());
+    Pipeline pipeline;
+    Kind kind = micro_batches == 6 ? Kind::kSockets : Kind::kThreads;
+    ASSERT_NO_FATAL_FAILURE(TrainPipeline(graph, micro_batches, Order::kOneForwardOneBackward, &pipeline, kind));
+    EXPECT_EQ(pipeline.rank[1].losses, one.losses);
+    EXPECT_EQ(DifferentFrom(graph, one.states, pipeline), std::vector<std::string>());
+    EXPECT_LT(one.losses.back(), one.losses.front());
+    // A rank holds the states of its own stage, and no others.
+    EXPECT_TRUE(pipeline.rank[0].states.Get("layer2/w").bytes.empty());
+    EXPECT_TRUE(pipeline.rank[1].states.Get("layer0/w/first_moment").bytes.empty());
+  }
+}
+
+// 1F1B keeps min(p - s, m) micro-batches of activations alive, all forwards first keeps m.
+TEST(Pipeline, OneForwardOneBackwardBoundsTheActivations) {
+  std::size_t bytes[2][2];
+  for (int i = 0; i < 2; ++i) {
+    for (Order order : {Order::kOneForwardOneBackward, Order::kAllForwardFirst}) {
+      Graph own = Cut(Model(i == 0 ? 4 : 8), 0);
+      World world(1, {{"down", {0, 1}}, {"up", {0, 1}}});
+      auto executable = Compile(own, {kRows}, ProgramOf(own, {0}, i == 0 ? 4 : 8, order), world.Kernels(0));
+      ASSERT_TRUE(executable.ok()) << executable.status().ToString();
+      bytes[order == Order::kAllForwardFirst][i] = (*executable)->arena_bytes();
+    }
+  }
+  EXPECT_EQ(bytes[0][1], bytes[0][0]);
+  EXPECT_GT(bytes[1][1], bytes[1][0] * 4 / 3);
+  EXPECT_LT(bytes[0][0], bytes[1][0]);
+}
+
+// The control: the second stage takes the micro-batches in another order than the first sends them.
+TEST(Pipeline, AnotherOrderOfMicroBatchesIsNoticed) {
+  Graph graph = Model(4);
+  Pipeline right, wrong;
+  ASSERT_NO_FATAL_FAILURE(TrainPipeline(graph, 4, Order::kOneForwardOneBackward, &right));
+  ASSERT_NO_FATAL_FAILURE(TrainPipeline(graph, 4, Order::kSwapped, &wrong));
+  EXPECT_FALSE(DifferentFrom(graph, right.rank[0].states, wrong).empty());
+  EXPECT_GT(std::fabs(right.rank[1].losses.back() - wrong.rank[1].losses.back()), 1e-3);
+}
+
+}  // namespace
+}  // namespace ropewalk::mlrunner::prototypes
