@@ -153,7 +153,7 @@ void Scheduler::State::AddStage(JobRun& job, std::uint64_t sequence, const dag::
   if (job.verified_before.erase(key) > 0 || !WorthVerifying(job, stage))
     run.verdict = Verdict::kSkipped;
   else
-    run.sample = ChooseSample(job, stage);
+    run.samples = DrawSamples(job, stage);
 
   // What the journal of an earlier master says about its tasks, and what workers hold of them.
   if (auto known = job.known.extract(key); !known.empty())

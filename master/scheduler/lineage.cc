@@ -270,7 +270,7 @@ void Scheduler::State::ContentChanged(JobRun& job, StageRun& changed, std::uint3
       if (used && t.winner != 0) return stop(run);
       if (t.attempt != 0) Cancel(job, t.attempt);
       if (run.verify_attempt != 0 && run.sample == index) Cancel(job, run.verify_attempt);
-      if (run.sample == index && run.verdict != Verdict::kSkipped) run.verdict = Verdict::kNone;
+      if (run.sample == index && (run.verdict == Verdict::kRunning || run.verdict == Verdict::kAgreed)) run.verdict = Verdict::kNone;
       DropCopy(job, run, index);
       if (t.winner == 0) continue;
       if (t.done) {

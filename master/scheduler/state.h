@@ -119,6 +119,12 @@ struct StageKey {
   friend auto operator<=>(const StageKey&, const StageKey&) = default;
 };
 
+// A task that may be run a second time.
+struct Sample {
+  std::uint32_t task = 0;
+  ExecutorId made_by;  // of the output that counts, if this master saw it; the second run prefers another
+};
+
 struct StageRun {
   StageKey key;
   dag::Stage stage;
@@ -137,8 +143,8 @@ struct StageRun {
   TaskCounters counters;                        // of attempts that ended well
   TimeMs first_start = 0, last_end = 0;
   Verdict verdict = Verdict::kNone;
-  std::uint32_t sample = 0;  // the task that is run twice
-  ExecutorId verified_by;    // who made the sampled output; the second run prefers another
+  std::vector<Sample> samples;  // one of these is run twice, where two slots are free for it; the first is preferred
+  std::uint32_t sample = 0;     // the one that was taken, once the verdict is beyond kReady
   std::uint32_t verify_attempt = 0;
   TimeMs verify_since = 0;  // when the action was complete but for verdicts
   // Bytes of an all-to-all input, by its index, on each worker; filled when first needed.
@@ -354,7 +360,7 @@ struct Scheduler::State {
   bool VerdictsPending(JobRun& job, const dag::ActionPlan& plan, StageId except);
   bool AssignVerify(JobRun& job);
   bool WorthVerifying(const JobRun& job, const dag::Stage& stage) const;
-  std::uint32_t ChooseSample(const JobRun& job, const dag::Stage& stage) const;
+  std::vector<Sample> DrawSamples(const JobRun& job, const dag::Stage& stage) const;
 
   // lineage.cc
   void Replan(JobRun& job);

@@ -180,9 +180,11 @@ void Scheduler::State::Register(JobRun& job, StageRun& run, std::uint32_t task, 
   // The old content is forgotten in the journal before the new one is named: a replay never sees consumers of the one with the other.
   if (changed) ContentChanged(job, run, task);
   Journal(record, false);
-  if (run.verdict == Verdict::kNone && run.sample == task) {
+  for (Sample& sample : run.samples) {
+    if (sample.task != task) continue;
+    sample.made_by = executor.id;
+    if (run.verdict != Verdict::kNone) continue;
     run.verdict = Verdict::kReady;
-    run.verified_by = executor.id;
     job.unverified.insert(run.key);
   }
   if (run.checkpoint == Checkpoint::kWanted) job.copying.insert(run.key);

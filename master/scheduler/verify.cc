@@ -17,15 +17,18 @@ bool Scheduler::State::WorthVerifying(const JobRun& job, const dag::Stage& stage
   return PartitionOf(HashCombine(job.spec.settings.seed, stage.id.value), kLineRareness) == 0;
 }
 
-// Drawn by the job's seed, the smallest of three: any task shows that code is not deterministic, and a small one costs little.
-std::uint32_t Scheduler::State::ChooseSample(const JobRun& job, const dag::Stage& stage) const {
-  std::uint32_t best = 0;
-  for (std::uint64_t draw = 0; draw < 3; ++draw) {
+// Drawn by the job's seed, small ones first: any task shows that code is not deterministic, and a small one costs little. Several,
+// so that one of them most likely was not made by the executor that has nothing else to do: at an action's end all slots but one wait.
+std::vector<Sample> Scheduler::State::DrawSamples(const JobRun& job, const dag::Stage& stage) const {
+  constexpr std::uint64_t kDraws = 8;
+  std::vector<Sample> samples;
+  for (std::uint64_t draw = 0; draw < kDraws; ++draw) {
     std::uint64_t hash = HashCombine(HashCombine(job.spec.settings.seed, stage.id.value), draw);
     std::uint32_t task = PartitionOf(hash, stage.tasks);
-    if (draw == 0 || (!stage.input_bytes.empty() && stage.input_bytes[task] < stage.input_bytes[best])) best = task;
+    if (std::ranges::none_of(samples, [&](const Sample& s) { return s.task == task; })) samples.push_back({task, {}});
   }
-  return best;
+  if (!stage.input_bytes.empty()) std::ranges::stable_sort(samples, {}, [&](const Sample& s) { return stage.input_bytes[s.task]; });
+  return samples;
 }
 
 // Verdicts of the plan's stages that are still to come. `except` (a commit) and what comes after it is not asked.
@@ -44,8 +47,8 @@ bool Scheduler::State::VerdictsPending(JobRun& job, const dag::ActionPlan& plan,
   return pending;
 }
 
-// The second run of a sampled task: on another executor than the first where the job has one (or will have one soon); it takes only slots
-// that no other task of the job could use. True: one was started.
+// The second run of one of the samples: on another executor than the first where the job has one (or will have one soon); it takes only
+// slots that no other task of the job could use. True: one was started.
 bool Scheduler::State::AssignVerify(JobRun& job) {
   for (auto at = job.unverified.begin(); at != job.unverified.end();) {
     StageRun* found = FindStage(job, *at);
@@ -54,39 +57,46 @@ bool Scheduler::State::AssignVerify(JobRun& job) {
       continue;
     }
     StageRun& run = *found;
-    const StageKey key = *at++;
-    const TaskRun& sample = run.tasks[run.sample];
-    if (auto trouble = run.trouble.find(run.sample); trouble != run.trouble.end() && trouble->second.not_before > now) continue;
-    bool made_again = !sample.done && (sample.wanted || sample.attempt != 0);
-    if (sample.winner == 0 || !InputsThere(job, run, run.sample)) {
-      // Verification causes no re-run by itself: when the task runs again anyway, the verdict follows that; else it is let go (a later
+    ++at;
+    bool there = false, made_again = false;
+    std::vector<const Sample*> now_ready;
+    for (const Sample& sample : run.samples) {
+      const TaskRun& task = run.tasks[sample.task];
+      auto trouble = run.trouble.find(sample.task);
+      bool usable = task.winner != 0 && InputsThere(job, run, sample.task);
+      there |= usable;
+      made_again |= !task.done && (task.wanted || task.attempt != 0);
+      if (usable && (trouble == run.trouble.end() || trouble->second.not_before <= now)) now_ready.push_back(&sample);
+    }
+    if (!there) {
+      // Verification causes no re-run by itself: when a sample runs again anyway, the verdict follows that; else it is let go (a later
       // re-run of anything is compared with what was there before).
       run.verdict = made_again ? Verdict::kNone : Verdict::kSkipped;
       job.dirty = true;
-      if (!made_again) Log(job, EventLine("verify_skipped", now).Num("stage", key.stage.value).Num("task", run.sample));
+      if (!made_again) Log(job, EventLine("verify_skipped", now).Num("stage", run.key.stage.value).Num("task", run.samples.front().task));
       continue;
     }
-    std::uint64_t sequence = 0;
+    const Sample* chosen = nullptr;
     Executor* best = nullptr;
-    bool other_exists = false, other_starts = false;
-    for (ExecutorId id : job.executors) {
-      Executor& executor = executors.at(id);
-      bool other = id != run.verified_by;
-      other_starts |= other && executor.at.empty();
-      std::uint64_t serves = ServesAt(executor, run);
-      if (serves == 0) continue;
-      other_exists |= other && !workers.at(executor.worker).drained;
-      if (!MayRun(executor, true) || Alone(job, executor)) continue;
-      if (best == nullptr || (other && best->id == run.verified_by)) {
+    bool best_other = false, other_exists = false, other_starts = false;
+    for (const Sample* sample : now_ready)
+      for (ExecutorId id : job.executors) {
+        Executor& executor = executors.at(id);
+        bool other = id != sample->made_by;
+        other_starts |= other && executor.at.empty();
+        if (ServesAt(executor, run) == 0) continue;
+        other_exists |= other && !workers.at(executor.worker).drained;
+        if (!MayRun(executor, true) || Alone(job, executor)) continue;
+        if (best != nullptr && (best_other || !other)) continue;
+        chosen = sample;
         best = &executor;
-        sequence = serves;
+        best_other = other;
       }
-    }
     if (best == nullptr) continue;
-    bool same = best->id == run.verified_by;
-    if (same && other_exists) continue;  // it will have a free slot
-    if (same && other_starts && (run.verify_since == 0 || now < run.verify_since + options.verify_wait_ms)) continue;
-    Launch(job, run, run.sample, sequence, *best, true);
+    if (!best_other && other_exists) continue;  // it will have a free slot
+    if (!best_other && other_starts && (run.verify_since == 0 || now < run.verify_since + options.verify_wait_ms)) continue;
+    run.sample = chosen->task;
+    Launch(job, run, run.sample, ServesAt(*best, run), *best, true);
     return true;
   }
   return false;

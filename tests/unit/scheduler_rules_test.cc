@@ -195,6 +195,32 @@ TEST(SchedulerRules, ADisagreeingSecondRunStopsTheJobBeforeAnythingIsPublishedOr
   EXPECT_NE(p.Last<FinishJob>()->status.fix().find("Broadcast"), std::string::npos);
 }
 
+// 16 tasks and two second runs are nine rounds for two executors of one slot, whoever made which task: neither waits while the other
+// verifies stage after stage.
+TEST(SchedulerRules, VerdictsThatAreLeftToTheEndShareTheSlots) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Puppet p;
+    p.AddWorker(1, 1);
+    p.AddWorker(2, 1);
+    JobSpec spec;
+    spec.submit_key = "k";
+    spec.settings.verify = true;
+    spec.settings.seed = seed;
+    p.Do(JobSubmitted{spec});
+    dag::ActionPlan plan = MakePlan(1, {MakeStage(1, 8, dag::StageOutput::kSegment),
+                                        MakeStage(2, 8, dag::StageOutput::kResult, {{StageId{1}, dag::InputPattern::kAllToAll, 0}})});
+    for (const StartExecutor& started : std::vector(p.started)) {
+      p.Do(ExecutorReady{started.executor});
+      p.Do(ExecutorAtAction{started.executor, plan});
+    }
+    int rounds = 0;
+    while (p.Last<PublishAction>() == nullptr && p.FinishTasks() > 0) ++rounds;
+    EXPECT_EQ(rounds, 9) << "seed " << seed;
+    EXPECT_EQ(p.Count("verify_ok"), 2u) << "seed " << seed;
+    EXPECT_NE(p.Last<PublishAction>(), nullptr) << "seed " << seed;
+  }
+}
+
 TEST(SchedulerRules, TheSecondRunWaitsForASecondExecutorButNotForEver) {
   Puppet p;
   p.AddWorker(1, 2);
