@@ -94,8 +94,8 @@ Result<Layout> Layout::Make(const Header& header, const Shapes& shapes, const st
 
   for (const Buffer& buffer : header.buffers) {
     std::int64_t bytes = 1;
-    if (buffer.element == Element::kPayload) bytes = SizeBytes(header.request.dtype);
-    if (buffer.element == Element::kAccumulator) bytes = SizeBytes(header.accumulator);
+    if (buffer.element == Element::kPayload) bytes = static_cast<std::int64_t>(SizeOf(header.request.dtype));
+    if (buffer.element == Element::kAccumulator) bytes = static_cast<std::int64_t>(SizeOf(header.accumulator));
     if (buffer.element == Element::kCount) bytes = 8;
     layout.element_bytes_.push_back(bytes);
   }

@@ -2,11 +2,6 @@
 
 namespace ropewalk::collective {
 
-std::string_view Name(Dtype dtype) {
-  static constexpr std::string_view kNames[] = {"f32", "f64", "f16", "bf16", "i32", "i64", "u8"};
-  return kNames[static_cast<int>(dtype)];
-}
-
 std::string_view Name(ReduceOp op) {
   static constexpr std::string_view kNames[] = {"sum", "min", "max", "prod", "avg"};
   return kNames[static_cast<int>(op)];

@@ -22,12 +22,12 @@
 #include <vector>
 
 #include "base/status.h"
-#include "mlrunner/graph/dtype.h"
 #include "mlrunner/graph/layout.h"
 #include "mlrunner/graph/literal.h"
 #include "mlrunner/graph/provenance.h"
 #include "mlrunner/graph/shape.h"
 #include "mlrunner/graph/sharding.h"
+#include "mlrunner/types/dtype.h"
 
 namespace ropewalk::mlrunner {
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "mlrunner/graph/dtype.h"
 #include "mlrunner/graph/shape.h"
+#include "mlrunner/types/dtype.h"
 
 namespace ropewalk::mlrunner {
 

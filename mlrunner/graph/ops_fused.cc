@@ -34,7 +34,7 @@ Gradients LogSoftmaxGradient(const GradientContext& c) { return {G(c) - Exp(c.ou
 // (logits, labels) -> loss, log of the sum of exponentials
 Result<Types> InferCrossEntropy(const InferContext& c) {
   const Shape &x = c.in[0].shape, &labels = c.in[1].shape;
-  if (x.empty() || !IsFloat(c.in[0].dtype) || !IsInteger(c.in[1].dtype) || Shape(x.begin(), x.end() - 1) != labels) {
+  if (x.empty() || !IsFloat(c.in[0].dtype) || !IsIndexType(c.in[1].dtype) || Shape(x.begin(), x.end() - 1) != labels) {
     return Misfit(c, "it takes logits (..., classes) and integer labels (...)");
   }
   return Types{{c.in[0].dtype, labels}, {c.in[0].dtype, labels}};

@@ -138,7 +138,7 @@ Gradients AvgPoolGradient(const GradientContext& c) {
 Gradients AvgPoolGradGradient(const GradientContext& c) { return {c.b.EmitOne(kAvgPool2D, {G(c)}, PoolAttrs(c))}; }
 
 Result<Types> InferGather(const InferContext& c) {
-  if (c.in[0].shape.empty() || !IsInteger(c.in[1].dtype)) return Misfit(c, "it takes a table and integer indices");
+  if (c.in[0].shape.empty() || !IsIndexType(c.in[1].dtype)) return Misfit(c, "it takes a table and integer indices");
   Types types{{c.in[0].dtype, c.in[1].shape}};
   types[0].shape.insert(types[0].shape.end(), c.in[0].shape.begin() + 1, c.in[0].shape.end());
   return types;
@@ -150,7 +150,7 @@ Gradients GatherGradient(const GradientContext& c) {
   return {IndexedRows{Reshape(c.in[1], {n}), Reshape(G(c), rows), c.in[0].shape()[0]}, Gradient()};
 }
 Result<Types> InferScatterAdd(const InferContext& c) {
-  if (!IsInteger(c.in[0].dtype) || c.in[0].shape.size() != 1 || c.in[1].shape.empty() || c.in[1].shape[0] != c.in[0].shape[0]) {
+  if (!IsIndexType(c.in[0].dtype) || c.in[0].shape.size() != 1 || c.in[1].shape.empty() || c.in[1].shape[0] != c.in[0].shape[0]) {
     return Misfit(c, "it takes n integer indices and n rows");
   }
   Types types{c.in[1]};
@@ -159,7 +159,7 @@ Result<Types> InferScatterAdd(const InferContext& c) {
 }
 Gradients ScatterAddGradient(const GradientContext& c) { return {Gradient(), Gather(G(c), c.in[0])}; }
 Result<Types> InferOneHot(const InferContext& c) {
-  if (!IsInteger(c.in[0].dtype)) return Misfit(c, "it takes integers");
+  if (!IsIndexType(c.in[0].dtype)) return Misfit(c, "it takes integers");
   Types types{{static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)), c.in[0].shape}};
   types[0].shape.push_back(c.op.attrs.DimOf(Attr::kDim));
   return types;

@@ -139,7 +139,7 @@ Gradients ConcatGradient(const GradientContext& c) {
   return grads;
 }
 
-bool IsIndex(const TensorType& type) { return IsInteger(type.dtype) && type.shape.empty(); }
+bool IsIndex(const TensorType& type) { return IsIndexType(type.dtype) && type.shape.empty(); }
 Result<Types> InferAt(const InferContext& c) {
   if (c.in[0].shape.empty() || !IsIndex(c.in[1])) return Misfit(c, "it takes a stack and an integer scalar");
   return Types{{c.in[0].dtype, Shape(c.in[0].shape.begin() + 1, c.in[0].shape.end())}};

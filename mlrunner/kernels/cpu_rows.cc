@@ -456,7 +456,7 @@ void AddRowKernels(KernelTable& table) {
   add(kFill, CompileFill);
   add(kIota, CompileIota);
   add(kDimSize, CompileDimSize);
-  for (Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kBF16, Dtype::kI32, Dtype::kI64, Dtype::kBool}) {
+  for (Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kF16, Dtype::kBF16, Dtype::kI32, Dtype::kI64, Dtype::kU8, Dtype::kBool}) {
     table.Add(kConstant, Device::kCpu, dtype, CompileConstant);
   }
   add(kMaxPool2D, CompilePool);

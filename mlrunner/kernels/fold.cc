@@ -1,6 +1,6 @@
 #include "mlrunner/kernels/fold.h"
 
-#include <bit>
+#include "mlrunner/types/half.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -33,14 +33,14 @@ Literal ToLiteral(Dtype dtype, const RefTensor& tensor) {
       return Narrow<std::int32_t>(dtype, tensor);
     case Dtype::kI64:
       return Narrow<std::int64_t>(dtype, tensor);
+    case Dtype::kU8:
     case Dtype::kBool:
       return Narrow<std::uint8_t>(dtype, tensor);
+    case Dtype::kF16:
     case Dtype::kBF16: {
-      std::vector<std::uint16_t> upper;
-      for (double value : tensor.data) {
-        upper.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(RoundTo(Dtype::kBF16, value))) >> 16));
-      }
-      return Literal::Of(dtype, tensor.dims, upper);
+      std::vector<std::uint16_t> bits;
+      for (double value : tensor.data) bits.push_back(FloatToHalf(dtype, static_cast<float>(value)));
+      return Literal::Of(dtype, tensor.dims, bits);
     }
     default:
       return Narrow<double>(Dtype::kF64, tensor);
@@ -55,11 +55,13 @@ RefTensor FromLiteral(const Literal& literal) {
       return Widen<std::int32_t>(literal);
     case Dtype::kI64:
       return Widen<std::int64_t>(literal);
+    case Dtype::kU8:
     case Dtype::kBool:
       return Widen<std::uint8_t>(literal);
+    case Dtype::kF16:
     case Dtype::kBF16: {
       RefTensor tensor = Widen<std::uint16_t>(literal);
-      for (double& value : tensor.data) value = std::bit_cast<float>(static_cast<std::uint32_t>(value) << 16);
+      for (double& value : tensor.data) value = HalfToFloat(literal.dtype, static_cast<std::uint16_t>(value));
       return tensor;
     }
     default:

@@ -1,6 +1,5 @@
 #include "mlrunner/kernels/reference.h"
 
-#include <bit>
 #include <cmath>
 #include <optional>
 
@@ -10,16 +9,10 @@
 #include "mlrunner/graph/op_def.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/kernels/philox.h"
+#include "mlrunner/types/half.h"
 
 namespace ropewalk::mlrunner {
 namespace {
-
-// Round to nearest even on the upper 16 bits.
-double RoundToBF16(double value) {
-  auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
-  if (std::isfinite(value)) bits += 0x7fff + ((bits >> 16) & 1);
-  return std::bit_cast<float>(bits & 0xffff0000u);
-}
 
 class Interpreter {
  public:
@@ -175,10 +168,12 @@ double RoundTo(Dtype dtype, double value) {
   switch (dtype) {
     case Dtype::kF32:
       return static_cast<float>(value);
+    case Dtype::kF16:
     case Dtype::kBF16:
-      return RoundToBF16(value);
+      return HalfToFloat(dtype, FloatToHalf(dtype, static_cast<float>(value)));
     case Dtype::kI32:
     case Dtype::kI64:
+    case Dtype::kU8:
       return std::trunc(value);
     case Dtype::kBool:
       return value != 0 ? 1 : 0;

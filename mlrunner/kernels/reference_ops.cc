@@ -6,6 +6,7 @@
 
 #include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/ops.h"
+#include "mlrunner/kernels/fold.h"
 #include "mlrunner/kernels/philox.h"
 #include "mlrunner/kernels/reference.h"
 
@@ -144,42 +145,7 @@ Status SetAt(RefCall& c) {
 }
 
 Status Constant(RefCall& c) {
-  const Literal& literal = *c.op.attrs.LiteralOf(Attr::kLiteral);
-  for (std::size_t i = 0; i < c.out[0].data.size(); ++i) {
-    const char* at = literal.bytes->data() + i * SizeOf(literal.dtype);
-    auto read = [at](auto value) {
-      std::memcpy(&value, at, sizeof value);
-      return static_cast<double>(value);
-    };
-    switch (literal.dtype) {
-      case Dtype::kF32:
-        c.out[0].data[i] = read(0.0f);
-        break;
-      case Dtype::kF64:
-        c.out[0].data[i] = read(0.0);
-        break;
-      case Dtype::kI32:
-        c.out[0].data[i] = read(std::int32_t{});
-        break;
-      case Dtype::kI64:
-        c.out[0].data[i] = read(std::int64_t{});
-        break;
-      case Dtype::kBool:
-        c.out[0].data[i] = *at != 0;
-        break;
-      case Dtype::kBF16: {
-        std::uint16_t upper;
-        std::memcpy(&upper, at, sizeof upper);
-        std::uint32_t bits = std::uint32_t{upper} << 16;
-        float value;
-        std::memcpy(&value, &bits, sizeof value);
-        c.out[0].data[i] = value;
-        break;
-      }
-      default:
-        return Status(Code::kInternal, "RUN02", "a constant of no bytes");
-    }
-  }
+  c.out[0].data = FromLiteral(*c.op.attrs.LiteralOf(Attr::kLiteral)).data;
   return {};
 }
 Status Fill(RefCall& c) {

@@ -35,21 +35,6 @@ namespace ropewalk::mlrunner::prototypes {
 
 using collective::testing::Kind;
 
-inline collective::Dtype ToCollective(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF64:
-      return collective::Dtype::kF64;
-    case Dtype::kBF16:
-      return collective::Dtype::kBf16;
-    case Dtype::kI32:
-      return collective::Dtype::kI32;
-    case Dtype::kI64:
-      return collective::Dtype::kI64;
-    default:
-      return collective::Dtype::kF32;
-  }
-}
-
 // One rank's end of a channel: its transport, and the thread that drives it.
 class End {
  public:
@@ -181,7 +166,7 @@ class World {
     for (Dtype dtype : {Dtype::kF32, Dtype::kF64}) {
       table.Add(kAllReduce, Device::kCpu, dtype, [this, rank](const KernelRequest& request) -> Result<CompiledKernel> {
         std::string channel = ChannelOf(request);
-        collective::Request wanted{.dtype = ToCollective(request.in[1].dtype), .ranks = SizeOf(channel), .deterministic = true};
+        collective::Request wanted{.dtype = request.in[1].dtype, .ranks = SizeOf(channel), .deterministic = true};
         ASSIGN_OR_RETURN(auto bound, Bound::Make(collective::BuildProgram("direct", wanted, PlaceIn(channel, rank)),
                                                  NumElements(request.in[1].dims), EndOf(channel, rank)));
         return KernelOf(bound, 1, 1);
@@ -193,7 +178,7 @@ class World {
           const ConcreteType& type = sends ? request.in[1] : request.out[1];
           std::int32_t me = PlaceIn(channel, rank), peer = PlaceIn(channel, static_cast<std::int32_t>(request.op.attrs.Int(Attr::kPeer)));
           collective::Request wanted{.collective = collective::Collective::kSendRecv,
-                                     .dtype = ToCollective(type.dtype),
+                                     .dtype = type.dtype,
                                      .ranks = SizeOf(channel),
                                      .root = sends ? me : peer,
                                      .peer = sends ? peer : me};

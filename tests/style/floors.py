@@ -38,7 +38,7 @@ NEIGHBOURS = {("rpc", "proto"), ("mlrunner", "job")}
 # Libraries of their own within a floor's folder: daemons and cores know each other only as far as it says here.
 LIBRARIES = ["base/sim", "master/scheduler", "master/daemon", "worker/task", "worker/blocks", "worker/daemon"]
 # The rooms of mlrunner, lowest first: a room includes those before it only.
-ROOMS = ["mlrunner/graph", "mlrunner/kernels", "mlrunner/executor"]
+ROOMS = ["mlrunner/types", "mlrunner/graph", "mlrunner/kernels", "mlrunner/executor"]
 LIBRARIES += [*ROOMS, "mlrunner/collective", "mlrunner/gpu"]
 PUBLIC = ("base", "dag", "job")
 HEAVY = re.compile(r"^(boost/(asio|beast)|rocksdb/|google/protobuf/)|\.pb\.h$")

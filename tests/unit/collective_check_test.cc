@@ -37,7 +37,7 @@ std::string Refusal(const Plan& plan, const CheckOptions& options) {
 
 TEST(Check, ProvesEveryAlgorithmAtEverySize) {
   for (int ranks : kRanks)
-    for (Dtype dtype : {Dtype::kF32, Dtype::kBf16})
+    for (Dtype dtype : {Dtype::kF32, Dtype::kBF16})
       for (const Case& one : AllCases(ranks, 65536, dtype)) {
         Status status = CheckAll(Built(one.algorithm, one.request));
         EXPECT_TRUE(status.ok()) << Name(one) << "\n" << status.ToString();
@@ -53,7 +53,7 @@ TEST(Check, ProvesEveryAlgorithmForOneRank) {
 }
 
 TEST(Check, ProvesAverages) {
-  for (Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBf16})
+  for (Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16})
     for (const char* algorithm : {"direct", "ring", "recursive_doubling", "chain"})
       for (int ranks : {1, 2, 5, 8}) {
         Status status = CheckAll(Built(algorithm, {.dtype = dtype, .op = ReduceOp::kAvg, .ranks = ranks, .channels = 1}));
@@ -147,7 +147,7 @@ TEST(Check, AlgorithmsThatAddInAnotherOrderAreRefusedInDeterministicMode) {
 }
 
 TEST(Check, RoundingBetweenTwoAdditionsIsNotTheLeftFold) {
-  Plan plan = Built("chain", {.dtype = Dtype::kBf16, .ranks = 3, .deterministic = true});
+  Plan plan = Built("chain", {.dtype = Dtype::kBF16, .ranks = 3, .deterministic = true});
   Proved(plan, 9);
   // The partial sums in bf16 instead of f32.
   for (Buffer& buffer : plan.header.buffers)

@@ -6,6 +6,7 @@
 
 #include "base/random.h"
 #include "mlrunner/collective/simulate.h"
+#include "mlrunner/types/half.h"
 #include "tests/unit/collective_plans.h"
 #include "tests/unit/collective_ranks.h"
 
@@ -58,7 +59,7 @@ struct Ran {
 Ran RunAll(Kind kind, const Plan& plan, std::int64_t count, bool in_place, std::uint64_t seed, int rounds = 1) {
   const std::int32_t ranks = plan.header.request.ranks;
   const Dtype dtype = plan.header.request.dtype;
-  const auto bytes = static_cast<std::size_t>(count * SizeBytes(dtype));
+  const auto bytes = static_cast<std::size_t>(count) * SizeOf(dtype);
   Fabric fabric(kind, ranks, plan.header.channel_count);
   Ran ran;
   ran.in.resize(ranks);
@@ -106,7 +107,7 @@ void ExpectAllreduced(const Plan& plan, const Ran& ran, std::int64_t count, cons
   const Request& request = plan.header.request;
   const double epsilon = request.dtype == Dtype::kF64    ? 0x1p-53
                          : request.dtype == Dtype::kF16  ? 0x1p-11
-                         : request.dtype == Dtype::kBf16 ? 0x1p-8
+                         : request.dtype == Dtype::kBF16 ? 0x1p-8
                          : request.dtype == Dtype::kF32  ? 0x1p-24
                                                          : 0;
   for (std::int32_t rank = 0; rank < request.ranks; ++rank) {
@@ -188,7 +189,7 @@ TEST_P(Runs, HaveTheTraceOfVirtualTime) {
 }
 
 TEST_P(Runs, TypesAndOperations) {
-  for (Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kF16, Dtype::kBf16, Dtype::kI32, Dtype::kI64})
+  for (Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kF16, Dtype::kBF16, Dtype::kI32, Dtype::kI64})
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProd, ReduceOp::kAvg})
       for (const char* algorithm : {"direct", "ring", "recursive_doubling", "chain"}) {
         Plan plan = Built(algorithm, {.dtype = dtype, .op = op, .ranks = 4, .channels = 1, .segment_bytes = 512});
@@ -217,7 +218,7 @@ TEST_P(Runs, MeansOfLargeHalvesAreFinite) {
 
 // Fused, cut into segments, by another algorithm: the same bits.
 TEST_P(Runs, DeterministicModeGivesTheSameBitsHoweverItIsDone) {
-  for (Dtype dtype : {Dtype::kF32, Dtype::kBf16})
+  for (Dtype dtype : {Dtype::kF32, Dtype::kBF16})
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
       std::vector<char> first;
       for (const char* algorithm : {"direct", "chain"})
@@ -233,7 +234,7 @@ TEST_P(Runs, DeterministicModeGivesTheSameBitsHoweverItIsDone) {
 
 // Every bit pattern of the half types there and back; rounding against the definition.
 TEST(Kernels, HalvesConvertExactlyAndRoundToNearestEven) {
-  for (Dtype dtype : {Dtype::kF16, Dtype::kBf16}) {
+  for (Dtype dtype : {Dtype::kF16, Dtype::kBF16}) {
     for (std::uint32_t bits = 0; bits < 65536; ++bits) {
       float value = HalfToFloat(dtype, static_cast<std::uint16_t>(bits));
       if (std::isnan(value)) {

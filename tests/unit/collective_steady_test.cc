@@ -29,7 +29,7 @@ TEST(SteadyState, DoesNotAllocate) {
   for (Kind kind : {Kind::kThreads, Kind::kPools, Kind::kSockets})
     for (const char* algorithm : {"direct", "ring", "recursive_doubling", "chain"}) {
       auto plan =
-          BuildPlan(algorithm, {.dtype = Dtype::kBf16, .op = ReduceOp::kAvg, .ranks = kRanks, .channels = 2, .segment_bytes = 1024});
+          BuildPlan(algorithm, {.dtype = Dtype::kBF16, .op = ReduceOp::kAvg, .ranks = kRanks, .channels = 2, .segment_bytes = 1024});
       ASSERT_TRUE(plan.ok());
       Fabric fabric(kind, kRanks, plan->header.channel_count);
       std::atomic<int> ready{0}, done{0};

@@ -53,7 +53,7 @@ Pair RandomInputs(const Graph& graph, const Bindings& bindings, std::uint64_t se
     const TensorType& type = graph.value(id).type;
     RefTensor tensor{Evaluate(type.shape, bindings), {}};
     for (std::int64_t i = 0; i < NumElements(tensor.dims); ++i) {
-      tensor.data.push_back(IsInteger(type.dtype) ? static_cast<double>(random.Below(4)) : RoundTo(type.dtype, random.Unit() * 2 - 1));
+      tensor.data.push_back(IsIndexType(type.dtype) ? static_cast<double>(random.Below(4)) : RoundTo(type.dtype, random.Unit() * 2 - 1));
     }
     pair.tensors.push_back(ToTensor(type.dtype, tensor));
     pair.refs.push_back(std::move(tensor));

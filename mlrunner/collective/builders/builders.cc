@@ -21,6 +21,8 @@ Status Declare(const Algorithm& algorithm, const Request& request, Header* heade
   if (request.ranks < 1 || request.root < 0 || request.root >= request.ranks || request.channels < 1 || request.slots < 1 ||
       request.segment_bytes < 0)
     return Status(Code::kInvalid, "COLL10", name + ": ranks, root, channels, slots or segment_bytes is out of range");
+  if (!IsNumber(request.dtype))
+    return Status(Code::kInvalid, "COLL10", name + ": elements of type " + std::string(Name(request.dtype)) + " cannot be added up");
   if (request.deterministic && !algorithm.deterministic)
     return Status(Code::kInvalid, "COLL10", name + " is not possible in deterministic mode",
                   "it adds in an order of its own; deterministic mode fixes the left fold over the ranks", "use direct or chain");

@@ -3,45 +3,17 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
+
+#include "mlrunner/types/half.h"
 
 namespace ropewalk::collective {
 namespace {
 
 // Small enough to stay in the first cache beside the rows.
 constexpr std::int64_t kBlock = 1024;
-
-float Bf16ToFloat(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-
-std::uint16_t FloatToBf16(float value) {
-  auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<std::uint16_t>(bits >> 16 | 0x40);  // a NaN must not round to infinity
-  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-float F16ToFloat(std::uint16_t bits) {
-  std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000) << 16, exponent = bits >> 10 & 31, mantissa = bits & 0x3ff;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | mantissa << 13);
-  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-  float value = static_cast<float>(mantissa) * 0x1.0p-24f;  // subnormal: exact in f32
-  return sign ? -value : value;
-}
-
-std::uint16_t FloatToF16(float value) {
-  auto bits = std::bit_cast<std::uint32_t>(value);
-  auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);
-  bits &= 0x7fffffff;
-  if (bits > 0x7f800000) return sign | 0x7e00;
-  if (bits >= 0x477ff000) return sign | 0x7c00;  // 65520 and more round to infinity
-  if (bits < 0x38800000) {
-    // Below the smallest normal number the spacing is 2^-24: adding .5 · 2^1 in the right binade rounds to it, ties to even.
-    float shifted = std::bit_cast<float>(bits) + 0.5f;
-    return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000));
-  }
-  bits += 0xfff + (bits >> 13 & 1);
-  return static_cast<std::uint16_t>(sign | (bits - 0x38000000) >> 13);
-}
 
 // x / n is not x · (1/n) cut towards zero: 49 · (1/49) is below 1. So whole numbers are divided where the scale is one over a whole number.
 template <class A>
@@ -79,12 +51,16 @@ void Load(const Row& row, std::int64_t from, std::int64_t count, A* out) {
     case Dtype::kU8:
       plain(static_cast<const std::uint8_t*>(row.data));
       break;
-    case Dtype::kBf16:
-      for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<A>(Bf16ToFloat(static_cast<const std::uint16_t*>(row.data)[from + i]));
+    case Dtype::kBF16:
+      for (std::int64_t i = 0; i < count; ++i)
+        out[i] = static_cast<A>(mlrunner::BF16ToFloat(static_cast<const std::uint16_t*>(row.data)[from + i]));
       break;
     case Dtype::kF16:
-      for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<A>(F16ToFloat(static_cast<const std::uint16_t*>(row.data)[from + i]));
+      for (std::int64_t i = 0; i < count; ++i)
+        out[i] = static_cast<A>(mlrunner::F16ToFloat(static_cast<const std::uint16_t*>(row.data)[from + i]));
       break;
+    default:
+      std::abort();  // Declare() lets no plan through that adds up what is no number
   }
   Scale(out, count, row.scale);
 }
@@ -110,12 +86,15 @@ void Store(const A* in, Dtype dtype, void* out, std::int64_t from, std::int64_t 
     case Dtype::kU8:
       plain(static_cast<std::uint8_t*>(out));
       break;
-    case Dtype::kBf16:
-      for (std::int64_t i = 0; i < count; ++i) static_cast<std::uint16_t*>(out)[from + i] = FloatToBf16(static_cast<float>(in[i]));
+    case Dtype::kBF16:
+      for (std::int64_t i = 0; i < count; ++i)
+        static_cast<std::uint16_t*>(out)[from + i] = mlrunner::FloatToBF16(static_cast<float>(in[i]));
       break;
     case Dtype::kF16:
-      for (std::int64_t i = 0; i < count; ++i) static_cast<std::uint16_t*>(out)[from + i] = FloatToF16(static_cast<float>(in[i]));
+      for (std::int64_t i = 0; i < count; ++i) static_cast<std::uint16_t*>(out)[from + i] = mlrunner::FloatToF16(static_cast<float>(in[i]));
       break;
+    default:
+      std::abort();
   }
 }
 
@@ -173,13 +152,10 @@ void Fold(ReduceOp op, std::span<const Row> rows, double scale, Dtype out_dtype,
 
 }  // namespace
 
-float HalfToFloat(Dtype dtype, std::uint16_t bits) { return dtype == Dtype::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits); }
-std::uint16_t FloatToHalf(Dtype dtype, float value) { return dtype == Dtype::kBf16 ? FloatToBf16(value) : FloatToF16(value); }
-
 void FoldRows(ReduceOp op, Dtype accumulator, std::span<const Row> rows, double scale, Dtype out_dtype, void* out, std::int64_t count) {
   if (count == 0) return;
   if (rows.size() == 1 && rows[0].dtype == out_dtype && rows[0].scale == 1 && scale == 1) {
-    if (rows[0].data != out) std::memcpy(out, rows[0].data, static_cast<std::size_t>(count * SizeBytes(out_dtype)));
+    if (rows[0].data != out) std::memcpy(out, rows[0].data, static_cast<std::size_t>(count) * SizeOf(out_dtype));
     return;
   }
   bool plain = rows.size() == 2 && scale == 1 && out_dtype == accumulator;

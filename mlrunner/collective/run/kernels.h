@@ -21,7 +21,4 @@ struct Row {
 // is their quotient). Rounding to bf16 and f16 is to nearest, ties to even.
 void FoldRows(ReduceOp op, Dtype accumulator, std::span<const Row> rows, double scale, Dtype out_dtype, void* out, std::int64_t count);
 
-float HalfToFloat(Dtype dtype, std::uint16_t bits);
-std::uint16_t FloatToHalf(Dtype dtype, float value);
-
 }  // namespace ropewalk::collective
