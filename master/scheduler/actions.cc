@@ -245,7 +245,9 @@ void Scheduler::State::Publish(JobRun& job, std::uint64_t sequence) {
   auto values = std::make_shared<const std::vector<std::string>>(record.values);
   Journal(record, true);
   record.values.clear();
-  job.published[sequence] = {plan.name, plan.fingerprint, values};
+  // A job that ends with its one process has no replica that could ask for the result later.
+  if (!options.outputs_durable) job.published[sequence] = {plan.name, plan.fingerprint, values};
+  ++job.actions_done;
   Log(job, EventLine("action_published", now).Num("action", sequence).Str("name", plan.name).Num("values", values->size()));
   for (ExecutorId id : job.executors) {
     Executor& executor = executors.at(id);

@@ -190,7 +190,7 @@ void Scheduler::State::DropCopy(JobRun& job, StageRun& run, std::uint32_t task) 
 // executors, with the results of all published actions and without the cuts, so that the whole lineage is there again; whatever workers
 // still hold is used.
 void Scheduler::State::StartOver(JobRun& job) {
-  Log(job, EventLine("started_over", now).Num("job", job.id.value).Num("actions", job.published.size()).Num("cuts", job.cuts.size()));
+  Log(job, EventLine("started_over", now).Num("job", job.id.value).Num("actions", job.actions_done).Num("cuts", job.cuts.size()));
   std::vector<ExecutorId> ids(job.executors.begin(), job.executors.end());
   for (ExecutorId id : ids) {
     Executor& executor = executors.at(id);

@@ -80,7 +80,7 @@ void Scheduler::State::Finish(JobRun& job, Status status, std::int32_t main_exit
                            status.why(),
                            status.fix(),
                            main_exit,
-                           job.published.size(),
+                           job.actions_done,
                            job.started_us,
                            job.finished_us,
                            PastOf(job, true)};
@@ -132,7 +132,7 @@ void Scheduler::State::Finish(JobRun& job, Status status, std::int32_t main_exit
   rest.past = std::move(record.past);
   rest.status = std::move(status);
   rest.main_exit = main_exit;
-  rest.actions_done = job.published.size();
+  rest.actions_done = job.actions_done;
   rest.settle = false;
   JobId id = job.id;
   live.erase(id);

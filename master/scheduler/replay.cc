@@ -79,7 +79,8 @@ Status Scheduler::State::Apply(const Record& record) {
     }
     Status operator()(const ActionPublishedRecord& r) {
       return On(r.job, [&](JobRun& job) {
-        job.published[r.sequence] = {r.name, r.fingerprint, std::make_shared<const std::vector<std::string>>(r.values)};
+        PublishedAction action{r.name, r.fingerprint, std::make_shared<const std::vector<std::string>>(r.values)};
+        if (job.published.insert_or_assign(r.sequence, std::move(action)).second) ++job.actions_done;
         job.pinned_before.insert(r.pinned.begin(), r.pinned.end());
         std::erase_if(job.known, [&](const auto& entry) { return entry.first.sequence == r.sequence && r.sequence != 0; });
         std::erase_if(job.verified_before, [&](const StageKey& key) { return key.sequence == r.sequence && r.sequence != 0; });
@@ -153,7 +154,7 @@ std::vector<SchedulerAction> Scheduler::State::Recovered(TimeMs at) {
     // Records of tasks are written in the order of their ends: what ended after `last_done` is not known any more.
     Log(job, EventLine("job_recovered", now)
                  .Num("job", id.value)
-                 .Num("actions", job.published.size())
+                 .Num("actions", job.actions_done)
                  .Num("onces", job.once.size())
                  .Num("last_done", job.last_done));
     StartLimit(job);

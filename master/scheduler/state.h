@@ -202,7 +202,7 @@ struct JobRun {
   Status status;
   std::int32_t main_exit = 0;
 
-  std::uint64_t actions_done = 0;  // of a finished job; before that published.size()
+  std::uint64_t actions_done = 0;  // published
 
   std::uint32_t attempt_next = 1;
   std::uint32_t attempts_reserved = 0;  // journalled: numbers below it may be given out

@@ -58,7 +58,7 @@ JobView Scheduler::State::View(const JobRun& job, bool with_plan) const {
   view.started_us = job.started_us;
   view.finished_us = job.finished_us;
   view.driver = job.driver;
-  view.actions_done = job.over() ? job.actions_done : job.published.size();
+  view.actions_done = job.actions_done;
   for (ExecutorId id : job.executors) view.executors += executors.at(id).phase == ExecutorPhase::kReady ? 1 : 0;
   if (with_plan) {
     view.past = job.over() ? job.past : PastOf(job, false);
