@@ -249,8 +249,10 @@ class Brute {
       }
       case Op::kCounts: {
         Cells counts = Load(rank, BufferOf(rank, operands[0].chunk), At(rank, operands[0].chunk));
-        for (std::int32_t from = 0; from < plan_.header.request.ranks; ++from)
-          if (counts[from] != static_cast<std::uint64_t>(options_.sizes.table[from * plan_.header.request.ranks + rank]))
+        const std::size_t ranks = static_cast<std::size_t>(plan_.header.request.ranks);
+        if (counts.size() != ranks) wrong_ = "counts of fewer or more ranks";
+        for (std::size_t from = 0; from < std::min(ranks, counts.size()); ++from)
+          if (counts[from] != static_cast<std::uint64_t>(options_.sizes.table[from * ranks + static_cast<std::size_t>(rank)]))
             wrong_ = "wrong counts";
         return true;
       }
