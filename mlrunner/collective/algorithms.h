@@ -29,6 +29,8 @@ std::span<const Algorithm> Algorithms();
 
 // kNotFound, with all names; kInvalid when the algorithm cannot do what is asked for (COLL10).
 Result<Plan> BuildPlan(std::string_view algorithm, const Request& request);
+// The same with an algorithm of the caller's own, which no table knows.
+Result<Plan> BuildPlan(const Algorithm& algorithm, const Request& request);
 
 // Only what one rank needs to run.
 struct RankPlan {
@@ -36,5 +38,6 @@ struct RankPlan {
   Program program;
 };
 Result<RankPlan> BuildProgram(std::string_view algorithm, const Request& request, std::int32_t rank);
+Result<RankPlan> BuildProgram(const Algorithm& algorithm, const Request& request, std::int32_t rank);
 
 }  // namespace ropewalk::collective

@@ -50,15 +50,29 @@ Value Builder::Input(std::string name, Dtype dtype, Shape shape, const char* fil
   return value;
 }
 
-StateId Builder::NewState(std::string name, StateKind kind, TensorType type, Initializer init, StateId of) {
+StateId Builder::NewState(std::string name, StateKind kind, TensorType type, Initializer init, StateId of, ShardingSpec sharding) {
   for (const StateInfo& state : graph_.states) {
     if (state.name == name) {
       Fail(Status(Code::kInvalid, "GRAPH02", fmt::format("two states are called {}", name), "checkpoints find states by name",
                   "give one of them another name"));
     }
   }
+  Shape logical = type.shape;
+  for (std::size_t d = 0; d < sharding.dims.size(); ++d) {
+    if (sharding.dims[d] == ShardingSpec::kReplicated) continue;
+    auto axis = static_cast<std::size_t>(sharding.dims[d]);
+    auto part =
+        axis < graph_.mesh.axes.size() && d < logical.size() ? logical[d].DividedBy(Dim(graph_.mesh.axes[axis].size)) : std::nullopt;
+    if (part) {
+      type.shape[d] = *part;
+    } else {
+      Fail(Status(Code::kInvalid, "GRAPH07",
+                  fmt::format("state {} {} cannot be cut as {}", name, ToString(logical, graph_.symbols), sharding.ToString(graph_.mesh)),
+                  "a length that is cut must divide by the ranks of a mesh axis that there is", "set the graph's mesh first, or pad"));
+    }
+  }
   StateId id{static_cast<std::uint32_t>(graph_.states.size())};
-  graph_.states.push_back({std::move(name), kind, type, type.shape, {}, init, of, {}, {}});
+  graph_.states.push_back({std::move(name), kind, type, std::move(logical), std::move(sharding), init, of, {}, {}});
   ScopeGuard guard = With(Scope{scope_.module, Role::kCompute, Phase::kForward, -1, RegionKind::kForward, 0, {}, 0});
   Value token = EmitOne(kFirstVersion, {}, {{Attr::kKey, static_cast<std::int64_t>(id.value)}});
   if (token.valid()) {
@@ -70,10 +84,10 @@ StateId Builder::NewState(std::string name, StateKind kind, TensorType type, Ini
 
 StateId Builder::NewChannel(std::string name) { return NewState(std::move(name), StateKind::kChannel, {Dtype::kToken, {}}, {}); }
 
-Parameter Builder::NewParameter(std::string name, Shape shape, Initializer init, Dtype dtype) {
+Parameter Builder::NewParameter(std::string name, Shape shape, Initializer init, Dtype dtype, ShardingSpec sharding) {
   std::string full = scope_.module.empty() ? std::move(name) : scope_.module + "/" + name;
   Parameter parameter;
-  parameter.state = NewState(std::move(full), StateKind::kParameter, {dtype, std::move(shape)}, init);
+  parameter.state = NewState(std::move(full), StateKind::kParameter, {dtype, std::move(shape)}, init, {}, std::move(sharding));
   static_cast<Value&>(parameter) = Read(parameter.state);
   return parameter;
 }
@@ -160,6 +174,16 @@ bool Builder::Usable(const OpDef& def, const std::vector<Value>& inputs, Locatio
   return true;
 }
 
+RegionId Builder::RegionFor(const Op& op) {
+  RegionId region = graph_.RegionOf(scope_.region, scope_.stage, scope_.parameter);
+  if (scope_.region != RegionKind::kForward) return region;
+  for (ValueId in : op.inputs) {
+    const Op& maker = graph_.op(graph_.value(in).producer);
+    if (!maker.def->traits.source && graph_.region(maker.region).kind > graph_.region(region).kind) region = maker.region;
+  }
+  return region;
+}
+
 std::vector<Value> Builder::Emit(const OpDef& def, const std::vector<Value>& inputs, Attributes attrs, Location where,
                                  std::vector<std::shared_ptr<const Graph>> bodies) {
   std::vector<Value> results(std::max(def.outputs, 1));
@@ -182,9 +206,12 @@ std::vector<Value> Builder::Emit(const OpDef& def, const std::vector<Value>& inp
                 s.fix()));
     return results;
   }
-  op.region = graph_.RegionOf(scope_.region, scope_.stage, scope_.parameter);
+  op.region = RegionFor(op);
   op.clone = scope_.clone;
   op.provenance = {scope_.module, scope_.role, scope_.phase, scope_.layer, -1, where};
+  if (RegionKind kind = graph_.region(op.region).kind; kind != scope_.region) {
+    op.provenance.phase = kind == RegionKind::kBackward ? Phase::kBackward : Phase::kUpdate;
+  }
   std::string key = fmt::format("{}|{}|{}", scope_.module, Name(scope_.phase), def.name);
   op.stable_id = HashCombine(Checksum64(key), ++occurrences_[key]);
   OpId id = graph_.Add(std::move(op), *std::move(types));

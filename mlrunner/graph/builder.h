@@ -105,10 +105,12 @@ class Builder {
   // --- what comes from outside ---
   Dim NewSymbol(std::string name, std::int64_t min = 1, std::int64_t max = 0);
   Value Input(std::string name, Dtype dtype, Shape shape, const char* file = __builtin_FILE(), int line = __builtin_LINE());
-  // `dtype` of the master copy; names must differ.
-  StateId NewState(std::string name, StateKind kind, TensorType type, Initializer init, StateId of = {});
+  // `type` is that of the logical tensor, of which this rank holds what `sharding` gives it: lengths that are cut must divide by their mesh
+  // axis. Names must differ.
+  StateId NewState(std::string name, StateKind kind, TensorType type, Initializer init, StateId of = {}, ShardingSpec sharding = {});
   StateId NewChannel(std::string name);
-  Parameter NewParameter(std::string name, Shape shape, Initializer init, Dtype dtype = Dtype::kF32);
+  // `dtype` of the master copy; `shape` and `sharding` as above.
+  Parameter NewParameter(std::string name, Shape shape, Initializer init, Dtype dtype = Dtype::kF32, ShardingSpec sharding = {});
 
   // --- states ---
   Value Read(StateId state);                  // as of the last Assign
@@ -121,7 +123,8 @@ class Builder {
   void Tap(std::string name, const Value& value);
 
   // --- ops ---
-  // The general way to make an op. Results are as many as the definition says (at least one, not valid after an error).
+  // The general way to make an op. Results are as many as the definition says (at least one, not valid after an error). It lies in the
+  // scope's region; outside of any scope, what is computed from a gradient lies in backward, and what is computed in an update stays there.
   std::vector<Value> Emit(const OpDef& def, const std::vector<Value>& inputs, Attributes attrs = {}, Location where = {},
                           std::vector<std::shared_ptr<const Graph>> bodies = {});
   Value EmitOne(const OpDef& def, const std::vector<Value>& inputs, Attributes attrs = {}, Location where = {}) {
@@ -171,6 +174,8 @@ class Builder {
  private:
   Value Capture(const Value& value);
   bool Usable(const OpDef& def, const std::vector<Value>& inputs, Location where);
+  // The scope's. Where that is forward and an input was made in backward or in an update, the input's: no forward can wait for it.
+  RegionId RegionFor(const Op& op);
 
   Graph graph_;
   Builder* parent_ = nullptr;

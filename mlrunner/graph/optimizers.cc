@@ -6,7 +6,6 @@
 namespace ropewalk::mlrunner {
 namespace {
 
-// The update of a parameter belongs to the pipeline stage that reads it.
 Scope UpdateOf(const Builder& b, StateId parameter, std::int32_t stage) {
   Scope scope;
   scope.module = "optimizer/" + b.graph().state(parameter).name;
@@ -17,7 +16,6 @@ Scope UpdateOf(const Builder& b, StateId parameter, std::int32_t stage) {
   scope.parameter = parameter;
   return scope;
 }
-Scope UpdateOf(const Builder& b, const Parameter& parameter) { return UpdateOf(b, parameter.state, b.graph().StageOf(parameter.id)); }
 
 Dtype DtypeOf(Builder& b, const std::vector<Parameter>& parameters) {
   return parameters.empty() ? Dtype::kF32 : b.graph().state(parameters[0].state).type.dtype;
@@ -29,13 +27,13 @@ StateId ScalarState(Builder& b, const char* name, Dtype dtype, double value) {
 
 StateId MomentOf(Builder& b, StateId parameter, const char* name) {
   const StateInfo info = b.graph().state(parameter);
-  StateId moment = b.NewState(info.name + "/" + name, StateKind::kOptimizer, info.type, Initializer::Zeros(), parameter);
-  b.mutable_graph().state(moment).logical = info.logical;
-  b.mutable_graph().state(moment).sharding = info.sharding;
-  return moment;
+  return b.NewState(info.name + "/" + name, StateKind::kOptimizer, {info.type.dtype, info.logical}, Initializer::Zeros(), parameter,
+                    info.sharding);
 }
 
 }  // namespace
+
+Scope UpdateScope(const Builder& b, const Parameter& parameter) { return UpdateOf(b, parameter.state, b.graph().StageOf(parameter.id)); }
 
 void ApplySgd(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients, double learning_rate,
               SgdOptions options) {
@@ -43,7 +41,7 @@ void ApplySgd(Builder& b, const std::vector<Parameter>& parameters, const std::v
   for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
     StateId velocity;
     if (options.momentum != 0) velocity = MomentOf(b, parameters[i].state, "velocity");
-    auto scope = b.With(UpdateOf(b, parameters[i]));
+    auto scope = b.With(UpdateScope(b, parameters[i]));
     Value p = b.Read(parameters[i].state), g = Cast(gradients[i], p.dtype());
     if (options.weight_decay != 0) g = g + p * options.weight_decay;
     if (options.momentum != 0) {
@@ -64,7 +62,7 @@ void ApplyAdamW(Builder& b, const std::vector<Parameter>& parameters, const std:
   }
   for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
     StateId m = MomentOf(b, parameters[i].state, "first_moment"), v = MomentOf(b, parameters[i].state, "second_moment");
-    auto scope = b.With(UpdateOf(b, parameters[i]));
+    auto scope = b.With(UpdateScope(b, parameters[i]));
     Value p = b.Read(parameters[i].state);
     std::vector<Value> next = b.Emit(kAdamW, {p, b.Read(m), b.Read(v), Cast(gradients[i], p.dtype()), b.Read(rate), b.Read(step)},
                                      {{Attr::kLow, options.beta1},
@@ -82,11 +80,10 @@ std::vector<Gradient> AccumulateGradients(Builder& b, const std::vector<Paramete
   std::vector<Gradient> sums;
   for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
     const StateInfo info = b.graph().state(parameters[i].state);
-    StateId sum = b.NewState(info.name + "/gradient_sum", StateKind::kAccumulator, info.type, Initializer::Zeros(), parameters[i].state);
-    b.mutable_graph().state(sum).logical = info.logical;
-    b.mutable_graph().state(sum).sharding = info.sharding;
+    StateId sum = b.NewState(info.name + "/gradient_sum", StateKind::kAccumulator, {info.type.dtype, info.logical}, Initializer::Zeros(),
+                             parameters[i].state, info.sharding);
     {
-      Scope scope = UpdateOf(b, parameters[i]);
+      Scope scope = UpdateScope(b, parameters[i]);
       scope.phase = Phase::kBackward;
       scope.role = Role::kGradient;
       scope.region = RegionKind::kBackward;
@@ -94,7 +91,7 @@ std::vector<Gradient> AccumulateGradients(Builder& b, const std::vector<Paramete
       auto guard = b.With(scope);
       b.Assign(sum, b.Read(sum) + Cast(gradients[i], info.type.dtype) * (1.0 / count));
     }
-    auto guard = b.With(UpdateOf(b, parameters[i]));
+    auto guard = b.With(UpdateScope(b, parameters[i]));
     // A copy is kept by whoever reads it: the zeros are the next version.
     sums.emplace_back(b.Read(sum));
     b.Assign(sum, Fill(b, 0, info.type.dtype, info.type.shape));

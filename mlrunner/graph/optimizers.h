@@ -22,6 +22,9 @@ struct AdamWOptions {
 // Name of the state that holds the learning rate, a scalar of the parameters' element type; it begins as `learning_rate`.
 inline constexpr const char* kLearningRate = "optimizer/learning_rate";
 
+// For the ops of an update: the update region of the parameter, in the stage that reads it. Strategies with an update of their own use it.
+Scope UpdateScope(const Builder& b, const Parameter& parameter);
+
 void ApplySgd(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients, double learning_rate,
               SgdOptions options = {});
 void ApplyAdamW(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients, double learning_rate,

@@ -27,6 +27,7 @@ Graph Model(int micro_batches) {
     Linear linear(b, "layer" + std::to_string(layer), layer == 0 ? 8 : 24, layer == 3 ? 4 : 24);
     parameters.insert(parameters.end(), {linear.w, linear.c});
     h = layer == 3 ? linear(h) : Relu(linear(h));
+    if (layer == 1) h = Dropout(h, .1);
   }
   Value loss;
   {
@@ -150,6 +151,8 @@ Status Train(const Graph& graph, const Program& program, int micro_batches, cons
     for (int m = 0; m < micro_batches; ++m) parts.push_back(Part(batch, m, micro_batches));
     RunInputs inputs;
     inputs.micro_batches.assign(micro_batches, {});
+    inputs.run.step = static_cast<std::uint64_t>(step);  // dropout: of the step, and of each sample's place in the whole batch
+    for (int m = 0; m < micro_batches; ++m) inputs.sample_offsets.push_back(m * kRows);
     for (int m = 0; m < micro_batches; ++m) {
       for (ValueId input : graph.inputs) inputs.micro_batches[m].push_back(graph.value(input).name == "x" ? &parts[m].x : &parts[m].labels);
     }
@@ -164,19 +167,23 @@ Status Train(const Graph& graph, const Program& program, int micro_batches, cons
 struct Pipeline {
   Trained rank[kStages];
 };
-void TrainPipeline(const Graph& graph, int micro_batches, Order order, Pipeline* pipeline, Kind kind = Kind::kThreads) {
+void TrainPipeline(const Graph& graph, int micro_batches, Order order, Pipeline* pipeline, Kind kind = Kind::kThreads,
+                   bool recomputes = false) {
   World world(kStages, {{"down", {0, 1}}, {"up", {0, 1}}}, kind);
   Status status = world.Run([&](std::int32_t rank) {
     Graph own = Cut(graph, rank);
+    // After the cut: a clone of another stage's op would ask for that stage's values.
+    if (recomputes) own = Recompute(own, [](const Op& op) { return op.def != &kMatMul; });
     return Train(own, ProgramOf(own, {rank}, micro_batches, order), micro_batches, world.Kernels(rank), &pipeline->rank[rank]);
   });
   ASSERT_TRUE(status.ok()) << status.ToString();
 }
 
-std::vector<std::string> DifferentFrom(const Graph& graph, const StateStore& one, const Pipeline& pipeline) {
+// Parameters whose bits differ; `of(rank)` is the store that rank's are compared with.
+std::vector<std::string> DifferentFrom(const Graph& graph, const std::function<const StateStore&(int rank)>& of, const Pipeline& pipeline) {
   std::vector<std::string> names;
   for (int rank = 0; rank < kStages; ++rank) {
-    auto more = Different(graph, one, pipeline.rank[rank].states, [&](const StateInfo& state) {
+    auto more = Different(graph, of(rank), pipeline.rank[rank].states, [&](const StateInfo& state) {
       return (state.name < "layer2") == (rank == 0);  // layers 0 and 1 are stage 0's
     });
     names.insert(names.end(), more.begin(), more.end());
@@ -195,7 +202,7 @@ TEST(Pipeline, OneForwardOneBackwardEqualsAccumulatedMicroBatches) {
     Kind kind = micro_batches == 6 ? Kind::kSockets : Kind::kThreads;
     ASSERT_NO_FATAL_FAILURE(TrainPipeline(graph, micro_batches, Order::kOneForwardOneBackward, &pipeline, kind));
     EXPECT_EQ(pipeline.rank[1].losses, one.losses);
-    EXPECT_EQ(DifferentFrom(graph, one.states, pipeline), std::vector<std::string>());
+    EXPECT_EQ(DifferentFrom(graph, [&](int) -> const StateStore& { return one.states; }, pipeline), std::vector<std::string>());
     EXPECT_LT(one.losses.back(), one.losses.front());
     // A rank holds the states of its own stage, and no others.
     EXPECT_TRUE(pipeline.rank[0].states.Get("layer2/w").bytes.empty());
@@ -220,13 +227,25 @@ TEST(Pipeline, OneForwardOneBackwardBoundsTheActivations) {
   EXPECT_LT(bytes[0][0], bytes[1][0]);
 }
 
+// Activations that are made again in the backward: less memory, the same bits, the same dropout.
+TEST(Pipeline, RecomputedActivationsAreTheSame) {
+  Graph graph = Model(4);
+  Pipeline kept, again;
+  ASSERT_NO_FATAL_FAILURE(TrainPipeline(graph, 4, Order::kOneForwardOneBackward, &kept));
+  ASSERT_NO_FATAL_FAILURE(TrainPipeline(graph, 4, Order::kOneForwardOneBackward, &again, Kind::kThreads, true));
+  auto of_kept = [&](int rank) -> const StateStore& { return kept.rank[rank].states; };
+  EXPECT_EQ(DifferentFrom(graph, of_kept, again), std::vector<std::string>());
+  EXPECT_EQ(again.rank[1].losses, kept.rank[1].losses);
+  EXPECT_LT(again.rank[0].arena_bytes, kept.rank[0].arena_bytes);
+}
+
 // The control: the second stage takes the micro-batches in another order than the first sends them.
 TEST(Pipeline, AnotherOrderOfMicroBatchesIsNoticed) {
   Graph graph = Model(4);
   Pipeline right, wrong;
   ASSERT_NO_FATAL_FAILURE(TrainPipeline(graph, 4, Order::kOneForwardOneBackward, &right));
   ASSERT_NO_FATAL_FAILURE(TrainPipeline(graph, 4, Order::kSwapped, &wrong));
-  EXPECT_FALSE(DifferentFrom(graph, right.rank[0].states, wrong).empty());
+  EXPECT_FALSE(DifferentFrom(graph, [&](int rank) -> const StateStore& { return right.rank[rank].states; }, wrong).empty());
   EXPECT_GT(std::fabs(right.rank[1].losses.back() - wrong.rank[1].losses.back()), 1e-3);
 }
 

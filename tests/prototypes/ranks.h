@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <deque>
@@ -25,6 +26,7 @@
 
 #include "base/random.h"
 #include "mlrunner/executor/executor.h"
+#include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/passes/pass.h"
@@ -120,6 +122,13 @@ inline CompiledKernel KernelOf(std::shared_ptr<Bound> bound, int in, int out) {
   return kernel;
 }
 
+// A kernel of a strategy's own op that does all its work when it is run. `make` sees the op once (the request dies with the compiler).
+using RunKernel = std::function<Status(const KernelCall& call)>;
+inline void AddKernel(KernelTable& table, const OpDef& def, Dtype dtype, std::function<RunKernel(const KernelRequest& request)> make) {
+  table.Add(def, Device::kCpu, dtype,
+            [make](const KernelRequest& request) -> Result<CompiledKernel> { return CompiledKernel{make(request)}; });
+}
+
 class World {
  public:
   // `channels`: by the name of their state in the graphs, the ranks that take part.
@@ -138,14 +147,18 @@ class World {
     std::vector<Status> statuses(ranks_);
     collective::testing::OnAllRanks(ranks_, [&](std::int32_t rank) {
       statuses[rank] = body(rank);
-      if (statuses[rank].ok()) return;
-      for (auto& [name, channel] : channels_)
-        for (auto& end : channel.ends) end->transport().Abort();
+      if (!statuses[rank].ok()) Abort();
     });
     Status first;
     for (const Status& status : statuses)
       if (!status.ok() && (first.ok() || first.tag() == "COLL20")) first = status;
     return first;
+  }
+
+  // Frees every rank that waits for another. From any thread.
+  void Abort() {
+    for (auto& [name, channel] : channels_)
+      for (auto& end : channel.ends) end->transport().Abort();
   }
 
   End& EndOf(const std::string& channel, std::int32_t rank) { return *channels_.at(channel).ends.at(PlaceIn(channel, rank)); }
@@ -236,6 +249,15 @@ inline Tensor Rows(const Tensor& tensor, std::int64_t begin, std::int64_t end) {
 inline Batch Part(const Batch& batch, std::int64_t index, std::int64_t parts) {
   std::int64_t rows = batch.labels.dims[0] / parts;
   return {Rows(batch.x, index * rows, (index + 1) * rows), Rows(batch.labels, index * rows, (index + 1) * rows)};
+}
+
+// One step on a batch: the first output, a loss.
+inline Result<double> Step(Executable& executable, const Batch& batch, StateStore& states, std::int32_t rank = 0) {
+  RunInputs inputs;
+  inputs.micro_batches[0] = {&batch.x, &batch.labels};
+  inputs.run.rank = rank;
+  ASSIGN_OR_RETURN(RunOutputs outputs, executable.Run(inputs, states));
+  return ToRef(outputs.outputs[0][0]).data.at(0);
 }
 
 struct Linear {

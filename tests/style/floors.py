@@ -55,7 +55,7 @@ def read_tree(root):
     tree = {}
     for top in FLOOR:
         for folder, folders, names in os.walk(os.path.join(root, top)):
-            folders[:] = sorted(f for f in folders if not f.startswith((".", "build")))
+            folders[:] = sorted(f for f in folders if f != "build" and not f.startswith((".", "build-")))
             for name in sorted(names):
                 if not name.endswith(SOURCE):
                     continue

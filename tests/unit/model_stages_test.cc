@@ -64,6 +64,62 @@ TEST(Stages, BackwardAndUpdateLieWhereTheirParameterIs) {
   EXPECT_EQ(from_1_to_0, 2);  // the gradient of h, and what stage 1 adds to that of `tied`
 }
 
+// What a user writes after Grad() comes after backward, without a scope: sums over ranks, clipping, a look at the new parameter.
+TEST(Stages, WhatIsMadeOfGradientsLiesBehindForward) {
+  Builder b;
+  Parameter w = b.NewParameter("w", {3}, Initializer::Normal(1), Dtype::kF64);
+  Value loss = ReduceSum(Square(Tanh(w)));
+  Value g = Grad(loss, {w})[0];
+  Value clipped = g / Maximum(Sqrt(ReduceSum(Square(g))), 1.0);
+  ApplySgd(b, {w}, {clipped}, .1);
+  Value moved = b.Read(w.state) - w;
+  b.Output("moved", moved);
+  auto graph = b.Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status().ToString();
+  EXPECT_EQ(graph->region(graph->op(graph->value(clipped.id).producer).region).kind, RegionKind::kBackward);
+  EXPECT_EQ(graph->op(graph->value(clipped.id).producer).provenance.phase, Phase::kBackward);
+  EXPECT_EQ(graph->region(graph->op(graph->value(moved.id).producer).region).parameter, w.state);
+  EXPECT_EQ(graph->region(graph->op(graph->value(loss.id).producer).region).kind, RegionKind::kForward);
+  auto executable = Compile(*graph, {}, DefaultProgram(*graph), KernelTable(), {.device = Device::kReference});
+  ASSERT_TRUE(executable.ok()) << executable.status().ToString();
+  StateStore states;
+  std::map<std::string, RefTensor> reference;
+  auto ran = (*executable)->Run({}, states);
+  auto expected = Evaluate(*graph, {}, {}, reference);
+  ASSERT_TRUE(ran.ok() && expected.ok());
+  EXPECT_EQ(ToRef(ran->outputs[0][0]).data, expected->outputs[0].data);
+}
+
+// A state that is cut over ranks begins as the same numbers as the whole one, and so do its moments; what does not divide is refused.
+TEST(Stages, StatesOfARankAreSlicesOfLogicalOnes) {
+  auto build = [](int ranks, Shape shape) {
+    Builder b;
+    b.mutable_graph().mesh = {{{"tensor", ranks}}};
+    Parameter w = b.NewParameter("w", std::move(shape), Initializer::Normal(1), Dtype::kF64, {{ShardingSpec::kReplicated, 0}, {}});
+    ApplyAdamW(b, {w}, Grad(ReduceSum(Square(w)), {w}), .1);
+    return b.Finish();
+  };
+  auto whole = build(1, {2, 6}), cut = build(3, {2, 6});
+  ASSERT_TRUE(whole.ok() && cut.ok());
+  for (const char* name : {"w", "w/first_moment"}) {
+    for (const StateInfo& state : cut->states) {
+      if (state.name != name) continue;
+      EXPECT_EQ(state.type.shape, (Shape{2, 2}));
+      EXPECT_EQ(state.logical, (Shape{2, 6}));
+      for (std::int32_t rank = 0; rank < 3; ++rank) {
+        RefTensor part = Initial(*cut, state, {}, {.rank = rank}), all = Initial(*whole, whole->states[0], {}, {});
+        for (int i = 0; i < 4; ++i) {
+          double expected = state.name == "w" ? all.data[i / 2 * 6 + rank * 2 + i % 2] : 0;
+          EXPECT_EQ(part.data[i], expected) << name << " " << rank << " " << i;
+        }
+      }
+    }
+  }
+  auto refused = build(4, {2, 6});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().tag(), "GRAPH07");
+}
+
 TEST(Stages, ARankHoldsTheStatesThatItsProgramTouches) {
   Graph graph = TwoStages();
   Program program;

@@ -60,20 +60,28 @@ std::span<const Algorithm> Algorithms() {
 
 Result<Plan> BuildPlan(std::string_view name, const Request& request) {
   ASSIGN_OR_RETURN(const Algorithm* algorithm, Find(name));
+  return BuildPlan(*algorithm, request);
+}
+
+Result<Plan> BuildPlan(const Algorithm& algorithm, const Request& request) {
   Plan plan;
-  RETURN_IF_ERROR(Declare(*algorithm, request, &plan.header));
-  for (std::int32_t rank = 0; rank < request.ranks; ++rank) plan.programs.push_back(Write(*algorithm, plan.header, rank));
+  RETURN_IF_ERROR(Declare(algorithm, request, &plan.header));
+  for (std::int32_t rank = 0; rank < request.ranks; ++rank) plan.programs.push_back(Write(algorithm, plan.header, rank));
   PostWriter post(plan.header, &plan.post);
-  algorithm->promise(post);
+  algorithm.promise(post);
   return plan;
 }
 
 Result<RankPlan> BuildProgram(std::string_view name, const Request& request, std::int32_t rank) {
   ASSIGN_OR_RETURN(const Algorithm* algorithm, Find(name));
+  return BuildProgram(*algorithm, request, rank);
+}
+
+Result<RankPlan> BuildProgram(const Algorithm& algorithm, const Request& request, std::int32_t rank) {
   RankPlan plan;
-  RETURN_IF_ERROR(Declare(*algorithm, request, &plan.header));
+  RETURN_IF_ERROR(Declare(algorithm, request, &plan.header));
   if (rank < 0 || rank >= request.ranks) return Status(Code::kInvalid, "COLL10", "there is no rank " + std::to_string(rank));
-  plan.program = Write(*algorithm, plan.header, rank);
+  plan.program = Write(algorithm, plan.header, rank);
   return plan;
 }
 
