@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -83,7 +84,7 @@ namespace {
 struct Place {
   enum class Kind : std::uint8_t { kNone, kArena, kState, kInput } kind = Kind::kNone;
   int index = 0;           // buffer, state, or input
-  std::size_t offset = 0;  // bytes into a buffer of the arena
+  std::size_t offset = 0;  // in bytes
   std::int32_t micro_batch = 0;
 };
 
@@ -96,11 +97,12 @@ struct Instruction {
   std::unique_ptr<Executable> bodies[2];  // while, cond
   std::size_t copy_bytes = 0;             // reads and writes of states that move bytes
   int scratch = -1;                       // buffer
+  int start = -1;                         // of a done half: the instruction of its start half
 };
 
 struct Buffer {
   Lifetime life;
-  bool fixed = false;  // must not be written over in place: it is seen from outside
+  bool registered = false;  // other ranks read it
 };
 
 }  // namespace
@@ -111,7 +113,8 @@ struct Executable::Impl {
   ExecutorOptions options;
   std::vector<Instruction> code;
   std::vector<Buffer> buffers;
-  MemoryPlan plan;
+  std::vector<char*> places;  // of the buffers
+  MemoryPlan plan, registered_plan;
   std::size_t bound = 0, fallbacks = 0;
   HugeBuffer arena;
   struct Seen {
@@ -130,12 +133,12 @@ struct Executable::Impl {
   void* At(const Place& place, const RunInputs& inputs) const {
     switch (place.kind) {
       case Place::Kind::kArena:
-        return arena.data() + plan.offsets[place.index] + place.offset;
+        return places[place.index] + place.offset;
       case Place::Kind::kState:
-        return states[place.index];
+        return static_cast<char*>(states[place.index]) + place.offset;
       case Place::Kind::kInput:
-        return const_cast<std::byte*>(
-            inputs.micro_batches[place.micro_batch][place.index]->bytes.data());  // read only: never planned in place
+        return const_cast<std::byte*>(inputs.micro_batches[place.micro_batch][place.index]->bytes.data() +
+                                      place.offset);  // read only: never planned in place
       case Place::Kind::kNone:
         return nullptr;
     }
@@ -168,16 +171,7 @@ class Compiler {
     PackBuckets();
     LiveAndReuse();
     RETURN_IF_ERROR(MakeKernels());
-    std::vector<Lifetime> lives;
-    for (const Buffer& buffer : to_.buffers) lives.push_back(buffer.life);
-    to_.bound = LowerBound(lives);
-    if (!to_.options.reuse_memory) {
-      for (Lifetime& life : lives) life = {life.bytes, 0, static_cast<int>(to_.code.size())};
-    }
-    to_.plan = PlanMemory(lives);
-    RETURN_IF_ERROR(CheckPlan(lives, to_.plan));
-    to_.arena = ProcessPages().Take(std::max<std::size_t>(to_.plan.bytes, 64));
-    return {};
+    return PlaceBuffers();
   }
 
  private:
@@ -216,6 +210,7 @@ class Compiler {
       Instruction instruction;
       instruction.op = &op;
       instruction.micro_batch = mb;
+      if (op.half == Half::kDone) instruction.start = makes;
       to_.code.push_back(std::move(instruction));
       return {};
     };
@@ -239,11 +234,33 @@ class Compiler {
     return {};
   }
 
-  // The value whose bytes these are.
+  // Moves no bytes: the output is the first input in another shape, or a stretch of it.
+  bool IsView(const Op& op) const { return op.half == Half::kWhole && (op.def->traits.view || StretchBegin(op).has_value()); }
+  // Of a slice that lies in one piece: where it begins, in bytes.
+  std::optional<std::size_t> StretchBegin(const Op& op) const {
+    if (op.def != &kSlice || op.half != Half::kWhole) return std::nullopt;
+    ConcreteType in = Type(op.inputs[0]), out = Type(op.outputs[0]);
+    if (!in.layout.IsRowMajor() || !out.layout.IsRowMajor()) return std::nullopt;
+    auto axis = static_cast<std::size_t>(op.attrs.Int(Attr::kAxis));
+    for (std::size_t d = 0; d < axis; ++d) {
+      if (in.dims[d] != 1) return std::nullopt;
+    }
+    std::int64_t begin = op.attrs.DimOf(Attr::kBegin).Evaluate(to_.bindings);
+    if (begin < 0 || begin + out.dims[axis] > in.dims[axis]) return std::nullopt;  // the kernel says what is wrong
+    return static_cast<std::size_t>(begin * in.layout.Strides(in.dims)[axis]) * SizeOf(in.dtype);
+  }
+
+  // The value whose bytes these are, or a stretch of whose bytes.
   Key Root(Key key) const {
     const Op& op = Maker(key);
-    return op.def->traits.view && op.half == Half::kWhole ? Root({op.inputs[0], key.second}) : key;
+    return IsView(op) ? Root({op.inputs[0], key.second}) : key;
   }
+  // Where in its root's bytes a value begins.
+  std::size_t OffsetInRoot(Key key) const {
+    const Op& op = Maker(key);
+    return IsView(op) ? StretchBegin(op).value_or(0) + OffsetInRoot({op.inputs[0], key.second}) : 0;
+  }
+  bool IsWholeRoot(Key key) const { return Type(key.first).Bytes() == Type(Root(key).first).Bytes(); }
 
   // Uses of a value's bytes by whatever name; reads that are no copies follow the state.
   void FindStates() {
@@ -295,7 +312,9 @@ class Compiler {
       if (writes.size() != 1) continue;
       const Instruction& assign = to_.code[writes[0]];
       Key root = Root({assign.op->inputs[1], assign.micro_batch});
-      if (!made_.contains(root) || IsState(root) || in_state_.contains(root) || root_outside_.contains(root)) continue;
+      if (!IsWholeRoot({assign.op->inputs[1], assign.micro_batch}) || !made_.contains(root) || IsState(root) || in_state_.contains(root) ||
+          root_outside_.contains(root))
+        continue;
       int made = made_.at(root);
       const Instruction& maker = to_.code[made];
       ConcreteType type = Type(root.first);
@@ -399,9 +418,56 @@ class Compiler {
     }
   }
 
+  // What other ranks read is planned for itself.
+  void FindRegistered() {
+    if (!to_.options.registered_memory) return;
+    for (const Instruction& instruction : to_.code) {
+      if (!instruction.op->def->traits.collective) continue;
+      for (const auto* places : {&instruction.in, &instruction.out}) {
+        for (const Place& place : *places) {
+          if (place.kind == Place::Kind::kArena) to_.buffers[place.index].registered = true;
+        }
+      }
+    }
+  }
+
+  Status PlaceBuffers() {
+    FindRegistered();
+    to_.places.assign(to_.buffers.size(), nullptr);
+    for (bool registered : {false, true}) {
+      std::vector<Lifetime> lives;
+      std::vector<std::size_t> which;
+      for (std::size_t i = 0; i < to_.buffers.size(); ++i) {
+        if (to_.buffers[i].registered != registered) continue;
+        lives.push_back(to_.buffers[i].life);
+        which.push_back(i);
+      }
+      if (!registered) to_.bound = LowerBound(lives);
+      if (!to_.options.reuse_memory) {
+        for (Lifetime& life : lives) life = {life.bytes, 0, static_cast<int>(to_.code.size())};
+      }
+      MemoryPlan& plan = registered ? to_.registered_plan : to_.plan;
+      plan = PlanMemory(lives);
+      RETURN_IF_ERROR(CheckPlan(lives, plan));
+      char* memory = nullptr;
+      if (!registered) {
+        to_.arena = ProcessPages().Take(std::max<std::size_t>(plan.bytes, 64));
+        memory = to_.arena.data();
+      } else if (plan.bytes > 0) {
+        ASSIGN_OR_RETURN(memory, to_.options.registered_memory(plan.bytes));
+      }
+      for (std::size_t i = 0; i < which.size(); ++i) to_.places[which[i]] = memory + plan.offsets[i];
+    }
+    return {};
+  }
+
   Place PlaceOf(Key key) const {
     if (IsToken(key.first)) return {};
-    Key root = Root(key);
+    Place place = PlaceOfRoot(Root(key));
+    place.offset += OffsetInRoot(key);
+    return place;
+  }
+  Place PlaceOfRoot(Key root) const {
     if (Maker(root).def == &kInput) {
       auto found = std::find(graph_.inputs.begin(), graph_.inputs.end(), root.first);
       return {Place::Kind::kInput, static_cast<int>(found - graph_.inputs.begin()), 0, root.second};
@@ -427,13 +493,14 @@ class Compiler {
       }
       for (ValueId in : op.inputs) instruction.in.push_back(PlaceOf({in, mb}));
       for (ValueId out : outputs) instruction.out.push_back(PlaceOf({out, mb}));
-      if (op.half == Half::kDone || (op.def->traits.view && op.half == Half::kWhole)) continue;
+      if (op.half == Half::kDone || IsView(op)) continue;
       if (op.def == &kRead) {
         if (copied_.contains({op.outputs[0], mb})) instruction.copy_bytes = Type(op.outputs[0]).Bytes();
         continue;
       }
       if (op.def == &kAssign) {
-        if (!in_state_.contains(Root({op.inputs[1], mb}))) instruction.copy_bytes = Type(op.inputs[1]).Bytes();
+        auto placed = in_state_.find(Root({op.inputs[1], mb}));  // it may lie in another state that gets the same value
+        if (placed == in_state_.end() || placed->second != StateOf(i)) instruction.copy_bytes = Type(op.inputs[1]).Bytes();
         continue;
       }
       if (op.def == &kWhile || op.def == &kCond) {
@@ -492,6 +559,7 @@ class Compiler {
 
 Executable::~Executable() = default;
 std::size_t Executable::arena_bytes() const { return impl_->plan.bytes; }
+std::size_t Executable::registered_bytes() const { return impl_->registered_plan.bytes; }
 std::size_t Executable::arena_bytes_bound() const { return impl_->bound; }
 std::size_t Executable::fallback_ops() const { return impl_->fallbacks; }
 
@@ -520,12 +588,8 @@ Status Executable::Impl::Step(Instruction& i, const RunInputs& inputs, StateStor
   for (const Place& place : i.in) in.push_back(At(place, inputs));
   for (const Place& place : i.out) out.push_back(At(place, inputs));
   if (op.half == Half::kDone) {
-    for (Instruction& start : code) {
-      if (start.op->half == Half::kStart && start.micro_batch == i.micro_batch && start.op->outputs[0] == op.inputs[0]) {
-        return start.kernel.wait ? start.kernel.wait() : Status();
-      }
-    }
-    return {};
+    const CompiledKernel& kernel = code[i.start].kernel;
+    return kernel.wait ? kernel.wait() : Status();
   }
   if (op.def == &kRead || op.def == &kAssign) {
     if (i.copy_bytes == 0) return {};
@@ -542,7 +606,7 @@ Status Executable::Impl::Step(Instruction& i, const RunInputs& inputs, StateStor
   if (op.def == &kWhile) return RunWhile(i, in, out, run, store);
   if (op.def == &kCond) return RunCond(i, in, out, run, store);
   if (!i.kernel.run) return {};  // a view
-  KernelCall call{in.data(), out.data(), i.scratch < 0 ? nullptr : arena.data() + plan.offsets[i.scratch], run};
+  KernelCall call{in.data(), out.data(), i.scratch < 0 ? nullptr : places[i.scratch], run};
   RETURN_IF_ERROR(i.kernel.run(call));
   // Kernels know nothing of halves: one that only starts its work is waited for at once where the op was not split.
   return op.half == Half::kWhole && i.kernel.wait ? i.kernel.wait() : Status();
@@ -557,6 +621,10 @@ Result<std::vector<Tensor>> RunBody(Executable& body, const std::vector<const Te
   inputs.run = run;
   ASSIGN_OR_RETURN(RunOutputs outputs, body.Run(inputs, store));
   return std::move(outputs.outputs[0]);
+}
+
+std::int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 std::vector<const Tensor*> Pointers(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
@@ -641,7 +709,10 @@ Result<RunOutputs> Executable::Run(const RunInputs& inputs, StateStore& states) 
   }
   omp_set_num_threads(impl.options.num_threads);  // oneDNN's team
   for (Instruction& instruction : impl.code) {
-    if (Status status = impl.Step(instruction, inputs, states); !status.ok()) {
+    const std::int64_t begin_ns = inputs.times == nullptr ? 0 : NowNs();
+    Status status = impl.Step(instruction, inputs, states);
+    if (inputs.times != nullptr) inputs.times->push_back({instruction.op, instruction.micro_batch, begin_ns, NowNs()});
+    if (!status.ok()) {
       const Provenance& origin = instruction.op->provenance;
       return status.WithContext(
           fmt::format("{} ({}{}{})", instruction.op->def->name, origin.module, origin.module.empty() ? "" : ", ", Name(origin.phase)));

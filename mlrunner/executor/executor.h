@@ -9,6 +9,7 @@
 // a time.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -58,12 +59,23 @@ struct ExecutorOptions {
   Device device = Device::kCpu;
   int num_threads = 1;
   bool reuse_memory = true;  // false: each value has a place of its own (a check of the planner)
+  // Gives the memory that ops between ranks read and write (buckets and their sums), for as long as the executable lives; peers may read it
+  // where it lies. Called once at most. Empty: it lies with everything else.
+  std::function<Result<char*>(std::size_t bytes)> registered_memory;
+};
+
+// When an op ran, in nanoseconds of the steady clock: of a start half, when it had been handed over.
+struct OpTime {
+  const Op* op = nullptr;
+  std::int32_t micro_batch = 0;
+  std::int64_t begin_ns = 0, end_ns = 0;
 };
 
 struct RunInputs {
   std::vector<std::vector<const Tensor*>> micro_batches = {{}};  // [micro-batch][input in the order of graph.inputs]
   RunContext run;                                                // sample_offset is that of micro-batch 0
   std::vector<std::int64_t> sample_offsets;                      // of each micro-batch; empty: all run.sample_offset
+  std::vector<OpTime>* times = nullptr;                          // gets one entry for each op, in the order of the run
 };
 struct RunOutputs {
   std::vector<std::vector<Tensor>> outputs;         // [micro-batch][in the order of graph.outputs]; empty where its region did not run
@@ -74,9 +86,11 @@ class Executable {
  public:
   struct Impl;  // what a run needs, in executor.cc
   ~Executable();
+  // After a failure start halves may still be at work on the executable's memory: end what they wait for before it is destroyed.
   Result<RunOutputs> Run(const RunInputs& inputs, StateStore& states);
 
-  std::size_t arena_bytes() const;        // planned memory, states not counted
+  std::size_t arena_bytes() const;        // planned memory, states and registered memory not counted
+  std::size_t registered_bytes() const;   // of that
   std::size_t arena_bytes_bound() const;  // the most that is alive at once: a lower bound of any plan
   std::size_t fallback_ops() const;       // instructions without a fast kernel
 

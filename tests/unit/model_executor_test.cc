@@ -370,6 +370,160 @@ TEST(Executor, TapsAndSplitOps) {
   EXPECT_EQ(Worst(ToRef(p->taps[0]["h"]), ToRef(q->taps[0]["h"])), 0);
 }
 
+// A stretch of a tensor is no copy, wherever the tensor lies.
+TEST(Executor, StretchesAreViews) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF32, {6, 16});
+  Parameter w = b.NewParameter("w", {4, 16}, Initializer::Normal(1));
+  Value h = Tanh(x), part = SliceAxis(h, 0, 2, 5), flat = SliceAxis(Reshape(h, {96}), 0, 40, 56), columns = SliceAxis(h, 1, 3, 7);
+  b.Output("part", part * 2.0);
+  b.Output("flat", flat);
+  b.Output("columns", columns);
+  b.Output("input", SliceAxis(x, 0, 1, 3));
+  b.Output("state", SliceAxis(w, 0, 3, 4) + SliceAxis(w, 0, 0, 1));
+  Graph graph = *b.Finish();
+  Pair inputs = RandomInputs(graph, {}, 3);
+  StateStore fast, slow;
+  auto a = Compile(graph, {}, {}, CpuKernels()), c = Compile(graph, {}, {}, KernelTable(), {.device = Device::kReference});
+  ASSERT_TRUE(a.ok() && c.ok());
+  auto p = (*a)->Run(Inputs(inputs), fast), q = (*c)->Run(Inputs(inputs), slow);
+  ASSERT_TRUE(p.ok() && q.ok());
+  std::map<std::string, RefTensor> states;
+  auto expected = Evaluate(graph, {}, inputs.refs, states);
+  ASSERT_TRUE(expected.ok());
+  for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
+    EXPECT_LT(Worst(ToRef(p->outputs[0][i]), expected->outputs[i]), 1e-6) << graph.outputs[i].name;
+    EXPECT_LT(Worst(ToRef(q->outputs[0][i]), expected->outputs[i]), 1e-6) << graph.outputs[i].name;
+  }
+  std::vector<OpTime> times;
+  RunInputs timed = Inputs(inputs);
+  timed.times = &times;
+  ASSERT_TRUE((*a)->Run(timed, fast).ok());
+  // h, part * 2, columns, the sum: nothing for the stretches.
+  EXPECT_LE((*a)->arena_bytes(), 6u * 64 + 3 * 64 + 6 * 64 + 64 + 2 * 64);
+  EXPECT_GT(times.size(), 4u);
+  for (std::size_t i = 1; i < times.size(); ++i) EXPECT_LE(times[i - 1].end_ns, times[i].begin_ns);
+}
+
+// Two states that get one value: it can be computed in one of them, and must be copied to the other.
+TEST(Executor, OneValueForTwoStates) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF32, {4});
+  Parameter p = b.NewParameter("p", {4}, Initializer::Zeros()), q = b.NewParameter("q", {2, 2}, Initializer::Zeros()),
+            r = b.NewParameter("r", {2}, Initializer::Zeros());
+  Value next = Tanh(x);
+  b.Assign(p.state, next);
+  b.Assign(q.state, Reshape(next, {2, 2}));
+  b.Assign(r.state, SliceAxis(next, 0, 2, 4));
+  Graph graph = *b.Finish();
+  Pair inputs = RandomInputs(graph, {}, 3);
+  StateStore states;
+  auto a = Compile(graph, {}, {}, CpuKernels());
+  ASSERT_TRUE(a.ok()) << a.status().ToString();
+  ASSERT_TRUE((*a)->Run(Inputs(inputs), states).ok());
+  std::vector<double> values = ToRef(states.Get("p")).data;
+  for (int i = 0; i < 4; ++i) EXPECT_NEAR(values[i], std::tanh(inputs.refs[0].data[i]), 1e-6);
+  EXPECT_EQ(ToRef(states.Get("q")).data, values);
+  EXPECT_EQ(ToRef(states.Get("r")).data, std::vector<double>(values.begin() + 2, values.end()));
+}
+
+// Sums of two gradient buckets: each starts right behind the op that fills its bucket and is waited for in the first update that reads it,
+// in memory that the caller gives; the numbers are those of whole ops.
+TEST(Executor, SumsOfBucketsOverlapWithBackward) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF32, {4, 6});
+  Parameter w[3] = {b.NewParameter("w0", {6, 6}, Initializer::Normal(1)), b.NewParameter("w1", {6, 6}, Initializer::Normal(1)),
+                    b.NewParameter("w2", {6, 6}, Initializer::Normal(1))};
+  Value loss = Mean(Square(MatMul(Tanh(MatMul(Tanh(MatMul(x, w[0])), w[1])), w[2])));
+  std::vector<Gradient> grads = Grad(loss, {w[0], w[1], w[2]});
+  std::vector<Gradient> sums(3);
+  Scope scope;
+  scope.region = RegionKind::kBackward;
+  scope.phase = Phase::kBackward;
+  Value first, second;
+  {
+    auto guard = b.With(scope);
+    first = AllReduce(b.EmitOne(kBucket, {loss, grads[2]}), b.NewChannel("bucket0"), "data");
+    second = AllReduce(b.EmitOne(kBucket, {grads[1], grads[0]}), b.NewChannel("bucket1"), "data");
+  }
+  // Each part of a sum is taken where it is used.
+  scope.region = RegionKind::kUpdate;
+  scope.phase = Phase::kUpdate;
+  auto part = [&](int i, const Value& sum, int begin) {
+    scope.parameter = w[i].state;
+    auto guard = b.With(scope);
+    if (i == 2) b.Output("loss", Reshape(SliceAxis(sum, 0, 0, 1), {}));
+    sums[i] = Reshape(SliceAxis(sum, 0, begin, begin + 36), {6, 6});
+  };
+  part(2, first, 1);
+  part(1, second, 0);
+  part(0, second, 36);
+  ApplySgd(b, {w[0], w[1], w[2]}, sums, .5, {.momentum = .9});
+  auto built = b.Finish();
+  ASSERT_TRUE(built.ok()) << built.status().ToString();
+  Graph whole = FuseElementwise(RemoveDeadCode(MergeEqual(Simplify(*built)))), split = OverlapCollectives(whole);
+  ASSERT_TRUE(Check(split).ok()) << Check(split).ToString();
+
+  // The sum of two ranks that have the same.
+  int started = 0, waited = 0;
+  KernelTable table = CpuKernels();
+  table.Add(kAllReduce, Device::kCpu, Dtype::kF32, [&](const KernelRequest& r) -> Result<CompiledKernel> {
+    auto call = std::make_shared<std::pair<const float*, float*>>();
+    std::int64_t n = NumElements(r.in[1].dims);
+    CompiledKernel kernel;
+    kernel.run = [&started, call](const KernelCall& c) {
+      ++started;
+      *call = {static_cast<const float*>(c.in[1]), static_cast<float*>(c.out[1])};
+      return Status();
+    };
+    kernel.wait = [&waited, call, n] {  // as late as can be: nothing may have written over what is summed
+      ++waited;
+      for (std::int64_t i = 0; i < n; ++i) call->second[i] = 2 * call->first[i];
+      return Status();
+    };
+    return kernel;
+  });
+  std::vector<char> registered;
+  ExecutorOptions options;
+  options.registered_memory = [&](std::size_t bytes) -> Result<char*> {
+    EXPECT_TRUE(registered.empty());
+    registered.resize(bytes);
+    return registered.data();
+  };
+  auto a = Compile(whole, {}, DefaultProgram(whole), table), c = Compile(split, {}, DefaultProgram(split), table, options);
+  ASSERT_TRUE(a.ok()) << a.status().ToString();
+  ASSERT_TRUE(c.ok()) << c.status().ToString();
+  EXPECT_GE((*c)->registered_bytes(), 2u * (37 + 72) * 4);
+  EXPECT_EQ(registered.size(), (*c)->registered_bytes());
+  EXPECT_LT((*c)->arena_bytes(), (*a)->arena_bytes());
+
+  Pair inputs = RandomInputs(whole, {}, 3);
+  StateStore one, two;
+  std::vector<OpTime> times;
+  for (int step = 0; step < 3; ++step) {
+    times.clear();
+    RunInputs timed = Inputs(inputs);
+    timed.times = &times;
+    auto p = (*a)->Run(Inputs(inputs), one), q = (*c)->Run(timed, two);
+    ASSERT_TRUE(p.ok() && q.ok());
+    EXPECT_EQ(Worst(ToRef(p->outputs[0][0]), ToRef(q->outputs[0][0])), 0);
+    for (const char* name : {"w0", "w1", "w2", "w2/velocity"}) EXPECT_EQ(one.Get(name).bytes, two.Get(name).bytes) << name;
+  }
+  EXPECT_EQ(started, 12);
+  EXPECT_EQ(waited, 12);
+  // In the order of the run: gradient of w2, the first start, more of backward, the second start, the first wait, an update.
+  std::string order;
+  for (const OpTime& time : times) {
+    const Op& op = *time.op;
+    if (op.def == &kMatMul && op.provenance.phase == Phase::kBackward) order += 'b';
+    if (op.def == &kAllReduce) order += op.half == Half::kStart ? 's' : 'w';
+    if (op.def == &kAssign) order += 'u';
+  }
+  EXPECT_LT(order.find('s'), order.rfind('b')) << order;
+  EXPECT_GT(order.find('w'), order.rfind('b')) << order;
+  EXPECT_LT(order.find('u'), order.rfind('w')) << order;  // the first update does not wait for the second bucket
+}
+
 // An op that this file alone knows: what docs/mlrunner.md shows.
 Result<std::vector<TensorType>> InferSquaredError(const InferContext& c) {
   if (c.in[0] != c.in[1]) return Misfit(c, "prediction and target are of one type");

@@ -48,6 +48,12 @@ Result<Graph> ChangeFloats(const Graph& graph, Dtype from, Dtype to);
 // Splits an op into a start and a done half (hook of overlap). `delay` ops that follow and do not need the result are put between them.
 Result<Graph> SplitStartDone(const Graph& graph, OpId op, std::size_t delay);
 
+// Splits every op between ranks in halves that overlap with what lies around them: buckets and start halves go right behind the op that
+// makes the last of what they wait for, done halves right before the first op that waits for them, and into its region. So the sum of a
+// gradient bucket is on its way as soon as backward has filled it, and is waited for by the first update that reads it. Last of the
+// passes: others may move ops.
+Graph OverlapCollectives(const Graph& graph);
+
 // Recomputation: backward ops that use forward values of `recomputed` (by predicate on forward ops) use clones instead, made in the
 // backward
 // region, clone number `clone`. Ops that write a version are never cloned; random ops draw the same numbers again.

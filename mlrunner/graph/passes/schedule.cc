@@ -1,6 +1,7 @@
 // Passes that prepare a graph for a strategy: halves of ops, recomputation, layouts.
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -43,6 +44,80 @@ Result<Graph> SplitStartDone(const Graph& graph, OpId which, std::size_t delay) 
     handle = rewriter.graph().op(rewriter.Add(std::move(start), {{Dtype::kHandle, {}}})).outputs[0];
   }
   if (handle.valid()) finish();
+  return rewriter.Finish();
+}
+
+Graph OverlapCollectives(const Graph& graph) {
+  // Places in the new order. What stays has its old place; a bucket or a start half comes right behind the last op that it waits for, a
+  // done half right before the first that waits for it.
+  struct Place {
+    std::uint32_t at = 0;
+    int side = 0;  // -1: before that op, 0: it, 1: behind it
+    std::uint32_t op = 0;
+    Half half = Half::kWhole;
+    bool operator<(const Place& other) const { return std::tie(at, side, op) < std::tie(other.at, other.side, other.op); }
+  };
+  const auto count = static_cast<std::uint32_t>(graph.ops.size());
+  auto splits = [](const Op& op) { return op.half == Half::kWhole && op.def->traits.collective; };
+  std::vector<std::uint32_t> early(count);  // behind which op the outputs are there
+  std::vector<Place> places;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const Op& op = graph.ops[i];
+    early[i] = i;
+    if (op.def->traits.source) {  // there before everything: a channel's first version, wherever the channel was made
+      early[i] = 0;
+      places.push_back({0, -1, i, op.half});
+      continue;
+    }
+    if (!splits(op) && op.def != &kBucket) {
+      places.push_back({i, 0, i, op.half});
+      continue;
+    }
+    std::uint32_t ready = 0;
+    for (ValueId in : op.inputs) ready = std::max(ready, early[graph.value(in).producer.value]);
+    places.push_back({ready, 1, i, splits(op) ? Half::kStart : op.half});
+    if (!splits(op)) early[i] = ready;
+  }
+  std::vector<std::vector<OpId>> users = graph.Users();
+  std::map<std::uint32_t, std::uint32_t> first_user;  // of what is split
+  std::map<std::uint32_t, Place> of;
+  for (const Place& place : places) of[place.op] = place;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (!splits(graph.ops[i])) continue;
+    Place done{count, 0, i, Half::kDone};
+    for (ValueId out : graph.ops[i].outputs) {
+      for (OpId user : users[out.value]) {
+        Place before{of[user.value].at, of[user.value].side == 0 ? -1 : 1, i, Half::kDone};
+        if (before < done) {
+          done = before;
+          first_user[i] = user.value;
+        }
+      }
+    }
+    places.push_back(done);
+  }
+  std::stable_sort(places.begin(), places.end());
+
+  Rewriter rewriter(graph);
+  std::map<std::uint32_t, ValueId> handles;
+  for (const Place& place : places) {
+    const Op& op = graph.ops[place.op];
+    if (!splits(op)) {
+      rewriter.Copy(op);
+    } else if (place.half == Half::kStart) {
+      Op start = op;
+      start.half = Half::kStart;
+      for (ValueId& in : start.inputs) in = rewriter.At(in);
+      handles[place.op] = rewriter.graph().op(rewriter.Add(std::move(start), {{Dtype::kHandle, {}}})).outputs[0];
+    } else {
+      Op done = op;
+      done.half = Half::kDone;
+      done.inputs = {handles.at(place.op)};
+      // It is waited for where it is needed first: before that, the program may go on with other regions.
+      if (auto user = first_user.find(place.op); user != first_user.end()) done.region = graph.ops[user->second].region;
+      rewriter.Put(std::move(done), op);
+    }
+  }
   return rewriter.Finish();
 }
 
