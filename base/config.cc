@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
+#include <limits>
+#include <utility>
 
 #include "base/escape.h"
 #include "base/nearest.h"
@@ -21,6 +24,31 @@ bool ParseSwitch(std::string_view text, std::uint64_t* number) {
   return *number != 0 || text == "false" || text == "off" || text == "no" || text == "0";
 }
 
+bool ParseDecimal(std::string_view text, double* number) {
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  return error == std::errc() && end == text.data() + text.size() && std::isfinite(*number);
+}
+
+// "512, 512" or "[512, 512]"; blanks around numbers are nothing, an empty text is no numbers.
+bool ParseNumbers(std::string_view text, std::vector<std::int64_t>* numbers) {
+  numbers->clear();
+  if (text.size() >= 2 && text.front() == '[' && text.back() == ']') text = text.substr(1, text.size() - 2);
+  auto trim = [](std::string_view part) {
+    while (!part.empty() && part.front() == ' ') part.remove_prefix(1);
+    while (!part.empty() && part.back() == ' ') part.remove_suffix(1);
+    return part;
+  };
+  if (trim(text).empty()) return true;
+  for (;;) {
+    std::size_t comma = text.find(',');
+    std::uint64_t number;
+    if (!ParseNumber(trim(text.substr(0, comma)), &number) || number > std::numeric_limits<std::int64_t>::max()) return false;
+    numbers->push_back(static_cast<std::int64_t>(number));
+    if (comma == std::string_view::npos) return true;
+    text.remove_prefix(comma + 1);
+  }
+}
+
 // Whether the text is a value of the type; number types also give the number.
 bool Parse(ConfigType type, std::string_view text, std::uint64_t* number) {
   switch (type) {
@@ -32,6 +60,14 @@ bool Parse(ConfigType type, std::string_view text, std::uint64_t* number) {
       return ParseByteCount(text, number);
     case ConfigType::kSwitch:
       return ParseSwitch(text, number);
+    case ConfigType::kDecimal: {
+      double decimal;
+      return ParseDecimal(text, &decimal);
+    }
+    case ConfigType::kNumbers: {
+      std::vector<std::int64_t> numbers;
+      return ParseNumbers(text, &numbers);
+    }
   }
   return false;
 }
@@ -46,6 +82,10 @@ const char* Accepts(ConfigType type) {
       return "a number of bytes like 512M or 2G";
     case ConfigType::kSwitch:
       return "true or false";
+    case ConfigType::kDecimal:
+      return "a number like 0.05 or 1e-3";
+    case ConfigType::kNumbers:
+      return "whole numbers like [512, 512]";
   }
   return "";
 }
@@ -68,7 +108,7 @@ bool ParseByteCount(std::string_view text, std::uint64_t* bytes) {
   return true;
 }
 
-Config::Config(std::vector<ConfigKey> keys) {
+Config::Config(std::vector<ConfigKey> keys, std::string how_to_list) : how_to_list_(std::move(how_to_list)) {
   for (ConfigKey& key : keys) {
     index_[key.name] = values_.size();
     Value value;
@@ -92,11 +132,11 @@ Status Config::Set(ConfigLayer layer, const ConfigEntry& entry) {
     std::string near = NearestName(entry.name, names);
     return Status(Code::kInvalid, "SPEC01", entry.origin + ": unknown key " + Shown(entry.name),
                   accepted.empty() ? "there is no such section" : "[" + section + "] accepts " + accepted,
-                  near.empty() ? "`ropewalk config show` lists all keys" : "did you mean \"" + near + "\"?");
+                  near.empty() ? how_to_list_ : "did you mean \"" + near + "\"?");
   }
   Value& value = values_[found->second];
   std::uint64_t number = 0;
-  if (!Parse(value.key.type, entry.value, &number)) {
+  if ((entry.is_list && value.key.type != ConfigType::kNumbers) || !Parse(value.key.type, entry.value, &number)) {
     return Status(Code::kInvalid, "SPEC02", entry.origin + ": " + Shown(entry.value) + " is no value for " + entry.name,
                   std::string("it takes ") + Accepts(value.key.type), "mend the value");
   }
@@ -132,6 +172,17 @@ const Config::Value& Config::Find(std::string_view name) const {
 const std::string& Config::Text(std::string_view name) const { return Find(name).text; }
 std::uint64_t Config::Number(std::string_view name) const { return Find(name).number; }
 bool Config::Switch(std::string_view name) const { return Find(name).number != 0; }
+double Config::Decimal(std::string_view name) const {
+  double number = 0;
+  if (!ParseDecimal(Find(name).text, &number)) std::abort();
+  return number;
+}
+std::vector<std::int64_t> Config::Numbers(std::string_view name) const {
+  std::vector<std::int64_t> numbers;
+  if (!ParseNumbers(Find(name).text, &numbers)) std::abort();
+  return numbers;
+}
+const std::string& Config::Origin(std::string_view name) const { return Find(name).origin; }
 bool Config::IsSet(std::string_view name) const { return Find(name).layer != ConfigLayer::kDefault; }
 
 std::vector<ConfigEntry> Config::Show() const {

@@ -17,7 +17,14 @@
 
 namespace ropewalk {
 
-enum class ConfigType : std::uint8_t { kText, kNumber, kBytes, kSwitch };
+enum class ConfigType : std::uint8_t {
+  kText,
+  kNumber,   // a whole number, not negative
+  kBytes,    // 512M
+  kSwitch,   // true, false
+  kDecimal,  // .05, 1e-3
+  kNumbers,  // 512, 512: whole numbers, any number of them
+};
 
 struct ConfigKey {
   std::string name;  // "master.listen"
@@ -32,12 +39,14 @@ enum class ConfigLayer : std::uint8_t { kDefault = 0, kFile = 1, kEnvironment = 
 struct ConfigEntry {
   std::string name;
   std::string value;
-  std::string origin;  // "master.toml:3:1", "environment ROPEWALK_MASTER__LISTEN", "flag --listen", "default"
+  std::string origin;    // "master.toml:3:1", "environment ROPEWALK_MASTER__LISTEN", "flag --listen", "default"
+  bool is_list = false;  // it was written as one: no value for a key that takes one thing
 };
 
 class Config {
  public:
-  explicit Config(std::vector<ConfigKey> keys);
+  // `how_to_list` is the advice for a key that resembles none.
+  explicit Config(std::vector<ConfigKey> keys, std::string how_to_list = "`ropewalk config show` lists all keys");
 
   // SPEC01: unknown key. SPEC02: a value that its type refuses. Both name the origin. An entry of a lower layer than the one that stands is
   // checked and then ignored; within a layer the last one wins.
@@ -50,8 +59,12 @@ class Config {
   const std::string& Text(std::string_view name) const;
   std::uint64_t Number(std::string_view name) const;  // kNumber and kBytes
   bool Switch(std::string_view name) const;
+  double Decimal(std::string_view name) const;
+  std::vector<std::int64_t> Numbers(std::string_view name) const;
   // False where only the default stands.
   bool IsSet(std::string_view name) const;
+  // Where its value comes from.
+  const std::string& Origin(std::string_view name) const;
 
   std::vector<ConfigEntry> Show() const;  // in the order of declaration
 
@@ -63,6 +76,7 @@ class Config {
     std::uint64_t number = 0;
   };
   const Value& Find(std::string_view name) const;
+  std::string how_to_list_;
   std::vector<Value> values_;
   std::map<std::string, std::size_t, std::less<>> index_;
 };

@@ -9,8 +9,8 @@
 #include "base/home_folder.h"
 #include "base/known_names.h"
 #include "cli/dev_cluster.h"
-#include "cli/toml_file.h"
 #include "job/machine.h"
+#include "storage/toml_file.h"
 #include "worker/daemon/machine.h"
 
 extern char** environ;
@@ -68,7 +68,7 @@ Result<Config> LoadConfig(const Invocation& invocation) {
   std::string file = invocation.config_file;
   if (file.empty() && access((HomeFolder() + "/config.toml").c_str(), F_OK) == 0) file = HomeFolder() + "/config.toml";
   if (!file.empty()) {
-    auto entries = ReadTomlFile(file);
+    auto entries = storage::ReadTomlFile(file);
     if (!entries.ok()) return entries.status();
     for (const ConfigEntry& entry : *entries) RETURN_IF_ERROR(config.Set(ConfigLayer::kFile, entry));
   }

@@ -59,6 +59,30 @@ TEST(Config, UnknownKeysAndWrongValuesAreRefusedWithTheirPlace) {
   EXPECT_EQ(config.Number("master.port"), 7077u);
 }
 
+TEST(Config, DecimalsAndLists) {
+  Config config({{"a.rate", ConfigType::kDecimal, "0.1", ""}, {"a.widths", ConfigType::kNumbers, "512, 512", ""}}, "read the manual");
+  EXPECT_EQ(config.Decimal("a.rate"), .1);
+  EXPECT_EQ(config.Numbers("a.widths"), (std::vector<std::int64_t>{512, 512}));
+  auto set = [&](const char* name, const char* value, bool is_list = false) {
+    return config.Set(ConfigLayer::kFlag, {name, value, "here", is_list});
+  };
+  for (const auto& [text, number] : {std::pair("1e-3", 1e-3), {"-2.5", -2.5}, {"7", 7.0}, {".5", .5}}) {
+    ASSERT_TRUE(set("a.rate", text).ok()) << text;
+    EXPECT_EQ(config.Decimal("a.rate"), number);
+  }
+  for (const char* text : {"", "x", "1e-3x", "inf", "nan", "1e999", "1,5"}) EXPECT_EQ(set("a.rate", text).tag(), "SPEC02") << text;
+  for (const auto& [text, numbers] : {std::pair("", std::vector<std::int64_t>{}), {"[]", {}}, {"7", {7}}, {"[1, 2,3 ]", {1, 2, 3}}}) {
+    ASSERT_TRUE(set("a.widths", text).ok()) << text;
+    EXPECT_EQ(config.Numbers("a.widths"), numbers);
+  }
+  for (const char* text : {"1,", ",1", "1 2", "-1", "1.5", "[1", "99999999999999999999"}) {
+    EXPECT_EQ(set("a.widths", text).tag(), "SPEC02") << text;
+  }
+  EXPECT_EQ(set("a.rate", "1", true).tag(), "SPEC02") << "a list of one is no number";
+  EXPECT_EQ(config.Origin("a.widths"), "here");
+  EXPECT_EQ(set("zzz", "1").fix(), "read the manual");
+}
+
 TEST(Config, ByteCounts) {
   struct Case {
     const char* text;

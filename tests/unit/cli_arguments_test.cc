@@ -277,7 +277,8 @@ TEST_F(LaunchTest, ConfigurationFilesAreReadWithLineAndColumn) {
   for (const Bad& bad : {Bad{"[dev]\n\n  workrs = 1\n", "SPEC01", ":3:3: unknown key \"dev.workrs\""},
                          {"[dev]\nworkers = \"x\"\n", "SPEC02", ":2:1: "},
                          {"[dev]\nworkers = \n", "SPEC03", ":2:"},
-                         {"[dev]\nworkers = [1]\n", "SPEC03", ":2:1: "},
+                         {"[dev]\nworkers = [1]\n", "SPEC02", ":2:1: "},
+                         {"[dev]\nworkers = [[1]]\n", "SPEC03", ":2:1: "},
                          {"x = 1\n", "SPEC01", ":1:1: "}}) {
     std::ofstream(file) << bad.text;
     auto loaded = LoadConfig(Parsed({"config", "show", "--config", file}));

@@ -1,21 +1,39 @@
-#include "cli/toml_file.h"
+#include "storage/toml_file.h"
 
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 
 #include "storage/file_system.h"
 #include "storage/io_error.h"
 
-namespace ropewalk::cli {
+namespace ropewalk::storage {
 namespace {
 
 constexpr std::size_t kFileBytesMax = 1 << 20;
 
 std::string Place(const std::string& path, const toml::source_region& source) {
   return path + ":" + std::to_string(source.begin.line) + ":" + std::to_string(source.begin.column);
+}
+
+// As few digits as tell it from every other number.
+std::string Shortest(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
+// "512, 512"
+bool Numbers(const toml::array* array, std::string* text) {
+  if (array == nullptr) return false;
+  for (const toml::node& node : *array) {
+    auto number = node.value_exact<std::int64_t>();
+    if (!number) return false;
+    *text += (text->empty() ? "" : ", ") + std::to_string(*number);
+  }
+  return true;
 }
 
 struct Walker {
@@ -34,15 +52,20 @@ struct Walker {
         Add(key, name, std::to_string(*number), place);
       } else if (auto on = node.value_exact<bool>()) {
         Add(key, name, *on ? "true" : "false", place);
+      } else if (auto decimal = node.value_exact<double>()) {
+        Add(key, name, Shortest(*decimal), place);
+      } else if (std::string numbers; Numbers(node.as_array(), &numbers)) {
+        Add(key, name, numbers, place, true);
       } else {
-        return Status(Code::kInvalid, "SPEC03", place + ": the value of \"" + name + "\" is no text, whole number or true/false", "",
+        return Status(Code::kInvalid, "SPEC03",
+                      place + ": the value of \"" + name + "\" is no text, number, true/false or list of whole numbers", "",
                       "mend the value");
       }
     }
     return {};
   }
-  void Add(const toml::key& key, const std::string& name, const std::string& value, const std::string& place) {
-    entries.emplace_back(key.source().begin, ConfigEntry{name, value, place});
+  void Add(const toml::key& key, const std::string& name, const std::string& value, const std::string& place, bool is_list = false) {
+    entries.emplace_back(key.source().begin, ConfigEntry{name, value, place, is_list});
   }
 };
 
@@ -50,8 +73,8 @@ struct Walker {
 
 Result<std::vector<ConfigEntry>> ReadTomlFile(const std::string& path) {
   std::string text;
-  if (int error = storage::LocalFileSystem().ReadSmall(path, kFileBytesMax, &text); error != 0)
-    return storage::IoError(error, error == ENOENT ? "IO01" : "IO02", "cannot read the configuration " + storage::QuotedPath(path));
+  if (int error = LocalFileSystem().ReadSmall(path, kFileBytesMax, &text); error != 0)
+    return IoError(error, error == ENOENT ? "IO01" : "IO02", "cannot read the configuration " + QuotedPath(path));
   toml::parse_result parsed = toml::parse(text, path);
   if (!parsed) {
     return Status(Code::kInvalid, "SPEC03", Place(path, parsed.error().source()) + ": this is no TOML",
@@ -68,4 +91,4 @@ Result<std::vector<ConfigEntry>> ReadTomlFile(const std::string& path) {
   return entries;
 }
 
-}  // namespace ropewalk::cli
+}  // namespace ropewalk::storage

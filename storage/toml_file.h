@@ -7,10 +7,10 @@
 #include "base/config.h"
 #include "base/status.h"
 
-namespace ropewalk::cli {
+namespace ropewalk::storage {
 
 // One entry a key, "section.key", with "FILE:LINE:COLUMN" as its origin. IO01, IO02: cannot be read. SPEC03: no TOML, or a value that is no
-// text, number or switch.
+// text, number, switch or list of whole numbers.
 Result<std::vector<ConfigEntry>> ReadTomlFile(const std::string& path);
 
-}  // namespace ropewalk::cli
+}  // namespace ropewalk::storage
