@@ -1,0 +1,110 @@
+#include "mlrunner/data/images.h"
+
+#include <sys/stat.h>
+
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/hash.h"
+#include "mlrunner/data/idx.h"
+#include "storage/io_error.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+using storage::QuotedPath;
+
+// Of the 47 million pixels of the training set, divided by 255.
+constexpr double kMean = .2860, kDeviation = .3530;
+
+class Images final : public Samples {
+ public:
+  Images(IdxBytes images, IdxBytes labels, std::int64_t classes, double mean, double deviation)
+      : pixels_(images.dims[1] * images.dims[2]), images_(std::move(images)), labels_(std::move(labels)), classes_(classes) {
+    for (std::size_t value = 0; value < 256; ++value) scaled_[value] = (static_cast<double>(value) / 255 - mean) / deviation;
+  }
+  std::int64_t count() const override { return images_.dims[0]; }
+  std::vector<std::int64_t> input_dims() const override { return {pixels_}; }
+  std::vector<std::int64_t> label_dims() const override { return {}; }
+  std::int64_t classes() const override { return classes_; }
+  bool inputs_are_ids() const override { return false; }
+  void Inputs(std::span<const std::int64_t> ids, Dtype dtype, void* rows) const override {
+    if (dtype == Dtype::kF64) {
+      Scale(ids, static_cast<double*>(rows));
+    } else {
+      Scale(ids, static_cast<float*>(rows));
+    }
+  }
+  void Labels(std::span<const std::int64_t> ids, std::int32_t* rows) const override {
+    for (std::int64_t id : ids) *rows++ = static_cast<std::uint8_t>(labels_.bytes[static_cast<std::size_t>(id)]);
+  }
+  std::uint64_t content_hash() const override { return HashCombine(Checksum64(images_.bytes), Checksum64(labels_.bytes)); }
+
+ private:
+  template <class T>
+  void Scale(std::span<const std::int64_t> ids, T* row) const {
+    for (std::int64_t id : ids) {
+      const char* pixel = images_.bytes.data() + id * pixels_;
+      for (std::int64_t i = 0; i < pixels_; ++i) *row++ = static_cast<T>(scaled_[static_cast<std::uint8_t>(pixel[i])]);
+    }
+  }
+
+  std::int64_t pixels_;
+  IdxBytes images_, labels_;
+  std::int64_t classes_;
+  std::array<double, 256> scaled_;
+};
+
+// The file itself or its .gz.
+Result<std::string> Find(const std::string& folder, const std::string& name) {
+  for (const char* ending : {"", ".gz"}) {
+    struct stat info;
+    if (std::string path = folder + "/" + name + ending; stat(path.c_str(), &info) == 0) return path;
+  }
+  return Status(Code::kNotFound, "DATA02", "there is no " + name + "[.gz] in " + QuotedPath(folder), "it is a part of the data set",
+                folder == kFashionMnistFolder ? "apt install dataset-fashion-mnist, or name the folder in data.path"
+                                              : "name the data set's folder in data.path");
+}
+
+Result<std::unique_ptr<Samples>> LoadPair(const std::string& folder, const std::string& prefix) {
+  ASSIGN_OR_RETURN(std::string images, Find(folder, prefix + "-images-idx3-ubyte"));
+  ASSIGN_OR_RETURN(std::string labels, Find(folder, prefix + "-labels-idx1-ubyte"));
+  return LoadImages(images, labels, 10, kMean, kDeviation);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Samples>> LoadImages(const std::string& images_path, const std::string& labels_path, std::int64_t classes,
+                                            double mean, double deviation) {
+  ASSIGN_OR_RETURN(IdxBytes images, ReadIdx(images_path));
+  ASSIGN_OR_RETURN(IdxBytes labels, ReadIdx(labels_path));
+  if (images.dims.size() != 3 || images.dims[0] == 0 || images.dims[1] * images.dims[2] == 0)
+    return Status(Code::kUserError, "DATA01", QuotedPath(images_path) + " holds no images",
+                  fmt::format("its dimensions are ({}), and samples, rows and columns are expected", fmt::join(images.dims, ", ")),
+                  "name files of images");
+  if (labels.dims.size() != 1 || labels.dims[0] != images.dims[0])
+    return Status(Code::kUserError, "DATA01",
+                  fmt::format("{} holds labels of dimensions ({})", QuotedPath(labels_path), fmt::join(labels.dims, ", ")),
+                  fmt::format("there are {} images, and each has one", images.dims[0]), "name files that belong together");
+  for (std::size_t i = 0; i < labels.bytes.size(); ++i) {
+    int label = static_cast<std::uint8_t>(labels.bytes[i]);
+    if (label >= classes)
+      return Status(Code::kUserError, "DATA03", fmt::format("sample {} of {} has the label {}", i, QuotedPath(labels_path), label),
+                    fmt::format("there are {} classes: labels lie in [0, {})", classes, classes), "mend the file");
+  }
+  return std::unique_ptr<Samples>(std::make_unique<Images>(std::move(images), std::move(labels), classes, mean, deviation));
+}
+
+Result<DataSet> LoadFashionMnist(const std::string& folder) {
+  DataSet data;
+  ASSIGN_OR_RETURN(data.training, LoadPair(folder, "train"));
+  ASSIGN_OR_RETURN(data.held_out, LoadPair(folder, "t10k"));
+  if (data.training->input_dims() != data.held_out->input_dims())
+    return Status(Code::kUserError, "DATA01", "the images in " + QuotedPath(folder) + " differ in size",
+                  "a model takes training and test images of one size", "name one data set's folder");
+  return data;
+}
+
+}  // namespace ropewalk::mlrunner

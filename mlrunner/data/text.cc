@@ -1,0 +1,71 @@
+#include "mlrunner/data/text.h"
+
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/hash.h"
+#include "storage/io_error.h"
+#include "storage/read_whole.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+constexpr std::size_t kBytesMax = std::size_t{4} << 30;
+
+// A part of a text whose characters are numbers of a vocabulary.
+class Stretches final : public Samples {
+ public:
+  Stretches(std::string ids, std::int64_t length, std::int64_t vocabulary)
+      : ids_(std::move(ids)), length_(length), vocabulary_(vocabulary) {}
+  // The last character has no next one.
+  std::int64_t count() const override { return (static_cast<std::int64_t>(ids_.size()) - 1) / length_; }
+  std::vector<std::int64_t> input_dims() const override { return {length_}; }
+  std::vector<std::int64_t> label_dims() const override { return {length_}; }
+  std::int64_t classes() const override { return vocabulary_; }
+  bool inputs_are_ids() const override { return true; }
+  void Inputs(std::span<const std::int64_t> samples, Dtype, void* rows) const override {
+    Copy(samples, 0, static_cast<std::int32_t*>(rows));
+  }
+  void Labels(std::span<const std::int64_t> samples, std::int32_t* rows) const override { Copy(samples, 1, rows); }
+  std::uint64_t content_hash() const override { return HashCombine(Checksum64(ids_), static_cast<std::uint64_t>(vocabulary_)); }
+
+ private:
+  void Copy(std::span<const std::int64_t> samples, std::int64_t shift, std::int32_t* row) const {
+    for (std::int64_t sample : samples) {
+      for (std::int64_t i = 0; i < length_; ++i)
+        *row++ = static_cast<std::uint8_t>(ids_[static_cast<std::size_t>(sample * length_ + i + shift)]);
+    }
+  }
+
+  std::string ids_;  // one byte each: there are 256 bytes at most
+  std::int64_t length_, vocabulary_;
+};
+
+}  // namespace
+
+Result<DataSet> LoadText(const std::string& path, std::int64_t length, double held_out) {
+  ASSIGN_OR_RETURN(std::string text, storage::ReadWhole(path, kBytesMax));
+  auto kept_back = static_cast<std::size_t>(static_cast<double>(text.size()) * held_out);
+  const auto needed = static_cast<std::size_t>(length) + 1;
+  if (kept_back < needed || text.size() - kept_back < needed)
+    return Status(Code::kUserError, "DATA04", fmt::format("{} is too short: {} bytes", storage::QuotedPath(path), text.size()),
+                  fmt::format("{} are held out, and both parts need {} for one sample", kept_back, needed),
+                  "take a longer text or a smaller model.length");
+  std::array<bool, 256> occurs{};
+  for (char c : text) occurs[static_cast<std::uint8_t>(c)] = true;
+  std::array<char, 256> id{};
+  std::int64_t vocabulary = 0;
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    if (occurs[byte]) id[byte] = static_cast<char>(vocabulary++);
+  }
+  for (char& c : text) c = id[static_cast<std::uint8_t>(c)];
+  DataSet data;
+  data.held_out = std::make_unique<Stretches>(text.substr(text.size() - kept_back), length, vocabulary);
+  text.resize(text.size() - kept_back);
+  data.training = std::make_unique<Stretches>(std::move(text), length, vocabulary);
+  return data;
+}
+
+}  // namespace ropewalk::mlrunner

@@ -1,0 +1,27 @@
+// GPT: a decoder of pre-norm blocks with causal attention and learned positions, after Radford et al. 2019 (GPT-2), with one linear map for
+// queries, keys and values, and GELU in its tanh form.
+//
+// Attention is written in primitives, so that parallel cuts and fused kernels both have something to start from.
+//
+// Thread rule: as the builder's.
+#pragma once
+
+#include <cstdint>
+
+#include "mlrunner/models/layers.h"
+
+namespace ropewalk::mlrunner {
+
+struct GptShape {
+  std::int64_t vocabulary = 0;
+  std::int64_t length = 128;  // T: of the sequences
+  std::int64_t width = 256;   // C: a multiple of heads
+  std::int64_t heads = 4;
+  std::int64_t layers = 4;
+  bool tied = false;  // the last map is the token table
+};
+
+// ids (B, T) -> logits (B, T, vocabulary): of the token that comes next at each place
+Model Gpt(Builder& b, const GptShape& shape, const Value& ids);
+
+}  // namespace ropewalk::mlrunner
