@@ -24,8 +24,9 @@ inline std::uint64_t OperatorBytesFor(std::uint64_t memory_bytes, std::uint32_t 
 }
 
 // What one task of the stage needs at most, user code aside. A table or buffer grows by doubling: while it moves it holds twice what
-// counts.
+// counts. A rank borrows nothing: it would wait for memory while the others wait for it.
 inline std::uint64_t TaskMemoryBytes(const Stage& stage, const Settings& settings) {
+  if (stage.gang) return 0;
   const bool reads_shuffle = std::any_of(stage.inputs.begin(), stage.inputs.end(),
                                          [](const StageInput& input) { return input.pattern == InputPattern::kAllToAll; });
   const bool writes_segment = stage.output == StageOutput::kSegment;

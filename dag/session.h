@@ -141,6 +141,7 @@ class Session {
   const std::vector<std::string>& args() const { return args_; }
   const Settings& settings() const { return context_->settings(); }
   PlanContext& context() const { return *context_; }
+  const std::shared_ptr<PlanContext>& shared_context() const { return context_; }
 
  private:
   std::shared_ptr<const FilePartitions> ListFiles(const InputPaths& paths, std::uint32_t record_bytes);

@@ -92,6 +92,12 @@ Status CheckStage(const Stage& stage, const Index& earlier) {
       return Illegal(stage, "an input is listed twice");
     }
   }
+  if (stage.gang) {
+    if (stage.output != StageOutput::kResult) return Illegal(stage, "a gang gives a result");
+    if (stage.tasks == 0 || stage.tasks > kGangRanksMax)
+      return Illegal(stage, "a gang of " + std::to_string(stage.tasks) + " ranks; there are 1 to " + std::to_string(kGangRanksMax));
+    if (stage.gang->attempts_max == 0) return Illegal(stage, "a gang that may not even be tried once");
+  }
   if (stage.output == StageOutput::kCommit) {
     if (stage.tasks != 1) return Illegal(stage, "a commit has exactly one task");
     bool reads_files = std::any_of(stage.inputs.begin(), stage.inputs.end(), [&](const StageInput& input) {
@@ -128,6 +134,7 @@ std::string StageDifference(const Stage& a, const Stage& b) {
   if (a.tasks != b.tasks) return at + std::to_string(a.tasks) + " tasks in one replica and " + std::to_string(b.tasks) + " in the other";
   if (a.output != b.output) return at + "makes " + std::string(OutputName(a.output)) + " and " + std::string(OutputName(b.output));
   if (a.earlier != b.earlier) return at + "an earlier action has listed it in one replica only";
+  if (a.gang != b.gang) return at + "is placed as a gang in another way";
   if (a.parts != b.parts) return at + "its segments have " + std::to_string(a.parts) + " parts and " + std::to_string(b.parts);
   if (a.inputs != b.inputs) return at + "reads different stages";
   if (a.input_bytes != b.input_bytes) return at + "sizes of its input differ";
@@ -161,6 +168,7 @@ Status Check(const ActionPlan& plan) {
   if (last.output == StageOutput::kFiles) return Illegal(last, "files without a commit would never appear");
   for (const Stage& stage : plan.stages) {
     if (&stage != &last && stage.output == StageOutput::kCommit) return Illegal(stage, "a commit is the last stage");
+    if (&stage != &last && stage.gang) return Illegal(stage, "a gang is the last stage");
   }
   for (const Stage& stage : plan.stages) {
     if (&stage == &last) continue;
@@ -204,6 +212,7 @@ std::string Explain(const ActionPlan& plan) {
       }
     }
     if (stage.earlier) text += "  (of an earlier action)";
+    if (stage.gang) text += stage.gang->spread ? "  as a gang, spread" : "  as a gang";
     text += "\n";
   }
   if (!plan.retired.empty()) {

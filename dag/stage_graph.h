@@ -42,6 +42,16 @@ enum class StageOutput : std::uint8_t {
   kCommit = 3,   // publishes a kFiles stage; exactly one task; idempotent, may be re-run after a master restart
 };
 
+// What makes a stage a gang (gang.h): its tasks are ranks, task t is rank t, and all of them start together or none does.
+struct GangStage {
+  std::uint64_t placement_ms = 0;  // how long it may wait for its slots before the job fails; 0: as long as it takes
+  bool spread = false;             // over as many machines as there are, else on as few as have room
+  std::uint32_t attempts_max = 3;  // formings that may end by an error of the program, then the job fails with it
+  std::uint32_t restarts_max = 0;  // formings in a row that may be lost soon after they began, for reasons that are not the program's
+  friend bool operator==(const GangStage&, const GangStage&) = default;
+};
+inline constexpr std::uint32_t kGangRanksMax = 256;
+
 struct Stage {
   StageId id;
   std::string name;         // "ReadLines > FlatMap > CountByKey (word_count.cc:9)"
@@ -52,6 +62,7 @@ struct Stage {
   std::uint64_t fingerprint = 0;           // operators, types, parents, source lines, padding-free captures
   std::uint32_t parts = 0;                 // kSegment: of each of its segments (so that a copy can be made by who knows no operators)
   bool earlier = false;                    // an earlier action of the job has listed it: inputs and hints are not repeated
+  std::optional<GangStage> gang;           // the last stage of its action; rank 0's value is the action's result
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
@@ -80,8 +91,8 @@ struct ActionPlan {
 std::string OutputKeyOf(JobId job, std::int64_t now_us);
 
 // Proves that the plan is legal: ids unique, inputs earlier in the list, of smaller ids and of a fitting output kind, kGather only of
-// kResult/kFiles, kCommit with one task, an output's key harmless in a path, hint lengths right. kInternal with the offending stage
-// otherwise.
+// kResult/kFiles, kCommit with one task, a gang of 1 to kGangRanksMax ranks that is the action's own stage, an output's key harmless in a
+// path, hint lengths right. kInternal with the offending stage otherwise.
 Status Check(const ActionPlan& plan);
 
 // The plan for people: one line a stage, indented by depth, with task counts and inputs.

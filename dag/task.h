@@ -26,6 +26,8 @@
 
 namespace ropewalk::dag {
 
+class GangContext;
+
 // Where one sealed segment lies.
 struct SegmentRef {
   TaskAttempt producer;
@@ -142,6 +144,15 @@ struct TaskInput {
   std::vector<TaskAttempt> winners;  // kGather: the attempt behind each value
 };
 
+// The place of one rank in its gang, given with the order to run it.
+struct GangPlace {
+  std::uint32_t rank = 0, ranks = 0;
+  std::uint32_t epoch = 0;
+  std::string machine;  // its worker's name
+  std::string address;  // the numeric host under which that one is reached
+  friend bool operator==(const GangPlace&, const GangPlace&) = default;
+};
+
 struct TaskContext {
   TaskAttempt id;
   const Settings* settings = nullptr;
@@ -153,6 +164,7 @@ struct TaskContext {
   RecordCursor* cursor = nullptr;
   bool precise_cursor = false;                   // set for retries: name the record, not the batch
   const std::atomic<bool>* cancelled = nullptr;  // look at it once a batch; then return kCancelled
+  GangContext* gang = nullptr;                   // of a rank
 
   bool Cancelled() const { return cancelled != nullptr && cancelled->load(std::memory_order_relaxed); }
   // The input that reads `stage`; nullptr when the plan has none (our bug).

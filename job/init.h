@@ -19,11 +19,15 @@
 
 #include <cstdint>
 
+#include "dag/run_gang.h"
 #include "dag/session.h"
 
 namespace ropewalk {
 
 using Job = dag::Session;
+using dag::GangContext;
+using dag::GangOptions;
+using dag::RunGang;
 
 namespace job {
 

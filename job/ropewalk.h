@@ -3,6 +3,7 @@
 
 #include "dag/dataset.h"
 #include "dag/map_reduce.h"
+#include "dag/run_gang.h"
 #include "dag/session.h"
 #include "dag/text.h"
 #include "job/init.h"

@@ -46,6 +46,7 @@ struct StageSpec {
   std::uint64_t fingerprint = 0;                   // of those operators
   InputPattern read_as = InputPattern::kAllToAll;  // how readers of the node read this stage
   std::vector<StageInput> gathers;                 // stages of the same node that this one reads besides `from`
+  std::optional<GangStage> gang;
   StageProgram program;
 };
 

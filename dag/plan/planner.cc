@@ -107,6 +107,7 @@ class Planner {
     stage.output = spec.output;
     stage.tasks = spec.tasks;
     stage.parts = spec.parts;
+    stage.gang = spec.gang;
     std::string begin;
     if (spec.from != nullptr) {
       stage.tasks = spec.from->partitions();
@@ -153,6 +154,10 @@ std::uint64_t FingerprintOf(const ActionPlan& plan) {
     for (std::uint64_t bytes : stage.input_bytes) hash = HashCombine(hash, bytes);
     hash = HashCombine(hash, stage.fingerprint);
     hash = HashCombine(hash, std::uint64_t{stage.parts} << 1 | std::uint64_t{stage.earlier});
+    if (stage.gang) {
+      hash = HashCombine(hash, stage.gang->placement_ms << 1 | std::uint64_t{stage.gang->spread});
+      hash = HashCombine(hash, std::uint64_t{stage.gang->attempts_max} << 32 | stage.gang->restarts_max);
+    }
   }
   return hash;
 }

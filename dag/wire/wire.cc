@@ -128,6 +128,12 @@ void ToWire(const Stage& stage, wire::Stage* out) {
   out->set_fingerprint(stage.fingerprint);
   out->set_parts(stage.parts);
   out->set_earlier(stage.earlier);
+  if (stage.gang) {
+    out->mutable_gang()->set_placement_ms(stage.gang->placement_ms);
+    out->mutable_gang()->set_spread(stage.gang->spread);
+    out->mutable_gang()->set_attempts_max(stage.gang->attempts_max);
+    out->mutable_gang()->set_restarts_max(stage.gang->restarts_max);
+  }
 }
 
 Result<Stage> FromWire(const wire::Stage& in) {
@@ -146,6 +152,7 @@ Result<Stage> FromWire(const wire::Stage& in) {
   out.fingerprint = in.fingerprint();
   out.parts = in.parts();
   out.earlier = in.earlier();
+  if (in.has_gang()) out.gang = GangStage{in.gang().placement_ms(), in.gang().spread(), in.gang().attempts_max(), in.gang().restarts_max()};
   return out;
 }
 

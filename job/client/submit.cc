@@ -152,6 +152,7 @@ ProgressState Picture(const wire::JobState& state) {
     picture.running_permille += stage.running_permille();
     picture.bytes_in += stage.counters().bytes_in();
   }
+  picture.note = state.note();
   if (state.pending_reasons_size() > 0) picture.note = state.pending_reasons(0);
   return picture;
 }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/huge_pages.h"
+#include "job/gang_ranks.h"
 #include "job/once.h"
 #include "job/progress.h"
 #include "job/replica_state.h"
@@ -29,7 +30,8 @@ namespace {
 constexpr WorkerId kWorker{1};
 constexpr int kProgressMs = 100;
 constexpr std::uint64_t kPagesMin = 32ull << 20;
-constexpr int kCancelMs = 10'000;  // a task looks once a batch; one that does not is the user's endless loop
+constexpr std::uint32_t kRanksMax = 64;  // threads that share this machine's processors: to try out what a cluster will run
+constexpr int kCancelMs = 10'000;        // a task looks once a batch; one that does not is the user's endless loop
 
 scheduler::TimeMs NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -38,6 +40,7 @@ scheduler::TimeMs NowMs() {
 scheduler::Options CoreOptions() {
   scheduler::Options options;
   options.outputs_durable = true;  // nothing of one process is lost unless all of it is
+  options.gang_slots_min = kRanksMax;
   return options;
 }
 
@@ -62,7 +65,10 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   std::map<std::uint64_t, storage::OutputSpec> outputs;  // of actions that have not ended well, by sequence
   std::multimap<scheduler::TimeMs, std::uint64_t> timers;
   scheduler::TimeMs tell_progress_at = 0;
-  std::optional<Status> ended;               // the job's end; every wait returns it
+  std::optional<Status> ended;  // the job's end; every wait returns it
+  GangRanks ranks{[this](const TaskAttempt& id, std::uint32_t epoch, std::uint64_t round, std::string bytes) {
+    Post(scheduler::GangExchanged{executor, options.settings.job, id, epoch, round, std::move(bytes)});
+  }};
   std::unique_ptr<task::TaskRunner> runner;  // last: its threads use all of the above
 
   // ---- events in ----------------------------------------------------------------------------------------------------------------
@@ -110,6 +116,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
     order.id = a.id;
     order.inputs = std::move(a.inputs);
     order.precise_cursor = a.retry;
+    if (a.gang) order.gang = ranks.Add(a.id, *std::move(a.gang));
     bool known = false;
     {
       std::lock_guard lock(mutex);
@@ -122,6 +129,11 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
     }
   }
   void Do(scheduler::CancelTask& a) { runner->Cancel(a.id); }
+  void Do(scheduler::EndRank& a) {
+    ranks.Lose(a.id, a.status);
+    runner->Cancel(a.id);
+  }
+  void Do(scheduler::GangGathered& a) { ranks.Gathered(a.stage, a.epoch, a.round, std::move(a.values)); }
 
   void Do(scheduler::PublishAction& a) {
     std::lock_guard lock(mutex);
@@ -211,7 +223,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
     tell_progress_at = NowMs() + kProgressMs;
     scheduler::TasksProgressed progress{executor, {}};
     for (const auto& [id, c] : runner->RunningTasks())
-      progress.tasks.push_back({id, {c.records_in, c.bytes_in, c.records_out, c.bytes_out, c.bytes_spilled}});
+      progress.tasks.push_back({id, {c.records_in, c.bytes_in, c.records_out, c.bytes_out, c.bytes_spilled}, ranks.Line(id)});
     if (progress.tasks.empty()) return;
     lock.unlock();
     Post(std::move(progress));
@@ -224,6 +236,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
     std::optional<scheduler::JobView> view = core.Job(options.settings.job);
     if (!view) return state;
     state.name = view->action_name;
+    state.note = view->note;
     for (const scheduler::StageView& stage : view->stages) {
       state.tasks += stage.tasks;
       state.done += stage.done;
@@ -275,6 +288,7 @@ class EmbeddedBackend::Pending final : public dag::PendingAction {
 EmbeddedBackend::EmbeddedBackend(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 EmbeddedBackend::~EmbeddedBackend() {
+  impl_->ranks.LoseAll(Status(Code::kCancelled, "JOB05", "the process ends", "main is over"));
   // Joined before anything that tasks use is gone.
   impl_->runner.reset();
 }

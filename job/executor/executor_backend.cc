@@ -19,6 +19,7 @@
 
 #include "dag/operator_memory.h"
 #include "dag/wire/wire.h"
+#include "job/gang_ranks.h"
 #include "job/once.h"
 #include "job/replica_state.h"
 #include "proto/executor.pb.h"
@@ -62,6 +63,15 @@ struct ExecutorBackend::Impl final : task::TaskListener {
   dag::Settings settings;
   std::unique_ptr<blocks::RemoteBlocks> blocks;
   std::unique_ptr<dag::SpillSpace> spill;
+  GangRanks ranks{[this](const TaskAttempt& id, std::uint32_t epoch, std::uint64_t round, std::string bytes) {
+    wire::FromExecutor message;
+    wire::GangExchange* exchange = message.mutable_gang_exchange();
+    dag::ToWire(id, exchange->mutable_id());
+    exchange->set_epoch(epoch);
+    exchange->set_round(round);
+    exchange->set_value(std::move(bytes));
+    Send(message);
+  }};
   std::unique_ptr<task::TaskRunner> runner;
 
   mutable std::mutex mutex;  // guards everything down to `main_exit`
@@ -119,17 +129,18 @@ struct ExecutorBackend::Impl final : task::TaskListener {
 
   // Tells, once a second, how far each running task is, where that has changed. The worker passes it on with its heartbeat.
   [[noreturn]] void TellProgress() {
-    std::map<TaskAttempt, task::TaskCounters> told;
+    std::map<TaskAttempt, std::pair<task::TaskCounters, std::string>> told;
     for (;;) {
       std::this_thread::sleep_for(kProgressEvery);
-      std::map<TaskAttempt, task::TaskCounters> now;
+      std::map<TaskAttempt, std::pair<task::TaskCounters, std::string>> now;
       for (const auto& [id, counters] : runner->RunningTasks()) {
-        now.emplace(id, counters);
+        const auto& said = now.emplace(id, std::pair(counters, ranks.Line(id))).first->second;
         auto before = told.find(id);
-        if (before != told.end() && before->second == counters) continue;
+        if (before != told.end() && before->second == said) continue;
         wire::FromExecutor message;
         dag::ToWire(id, message.mutable_progress()->mutable_id());
         ToWire(counters, message.mutable_progress()->mutable_counters());
+        message.mutable_progress()->set_line(said.second);
         Send(message);
       }
       told = std::move(now);
@@ -156,6 +167,13 @@ struct ExecutorBackend::Impl final : task::TaskListener {
       case wire::ToExecutor::kCancelTask:
         runner->Cancel(dag::FromWire(message.cancel_task().id()));
         break;
+      case wire::ToExecutor::kEndRank:
+        ranks.Lose(dag::FromWire(message.end_rank().id()), dag::FromWire(message.end_rank().failure()));
+        runner->Cancel(dag::FromWire(message.end_rank().id()));
+        break;
+      case wire::ToExecutor::kGangGathered:
+        GangGathered(message.mutable_gang_gathered());
+        break;
       case wire::ToExecutor::kPublishAction:
         PublishAction(message.mutable_publish_action());
         break;
@@ -176,6 +194,10 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     task::TaskOrder order;
     order.id = dag::FromWire(ordered.id());
     order.precise_cursor = ordered.retry();
+    if (ordered.has_gang()) {
+      const wire::GangPlace& place = ordered.gang();
+      order.gang = ranks.Add(order.id, {place.rank(), place.ranks(), place.epoch(), place.machine(), place.address()});
+    }
     for (const wire::TaskInput& input : ordered.inputs()) {
       Result<dag::TaskInput> parsed = dag::FromWire(input);
       if (!parsed.ok()) {
@@ -198,6 +220,12 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     } else {
       OnFailed(order.id, Status(Code::kStale, "EXE03", "a task was ordered of an action that is over here"), order.id.task, 0);
     }
+  }
+
+  void GangGathered(wire::GangGathered* gathered) {
+    auto values = std::make_shared<std::vector<std::string>>();
+    for (std::string& value : *gathered->mutable_values()) values->push_back(std::move(value));
+    ranks.Gathered(StageId{gathered->stage()}, gathered->epoch(), gathered->round(), std::move(values));
   }
 
   void PublishAction(wire::PublishAction* published) {

@@ -141,6 +141,7 @@ void ToWire(const scheduler::JobView& view, wire::JobState* out) {
   out->set_past_forgotten(view.past_forgotten);
   for (const std::string& reason : view.pending_reasons) out->add_pending_reasons(reason);
   out->set_plan_text(view.plan_text);
+  out->set_note(view.note);
 }
 
 scheduler::ExecutorExited FromWire(const wire::ExecutorExited& in) {
@@ -214,6 +215,11 @@ Result<std::optional<scheduler::Event>> FromWire(const wire::FromExecutor& in, E
     case wire::FromExecutor::kFetchFailed:
       return Answer(scheduler::FetchFailed{executor, job, dag::FromWire(in.fetch_failed().id()), dag::FromWire(in.fetch_failed().lost()),
                                            dag::FromWire(in.fetch_failed().failure())});
+    case wire::FromExecutor::kGangExchange: {
+      const wire::GangExchange& exchange = in.gang_exchange();
+      return Answer(
+          scheduler::GangExchanged{executor, job, dag::FromWire(exchange.id()), exchange.epoch(), exchange.round(), exchange.value()});
+    }
     case wire::FromExecutor::kProgress:
       return Answer();
     case wire::FromExecutor::BODY_NOT_SET:
@@ -243,6 +249,30 @@ std::string Encode(const scheduler::RunTask& order) {
   run->set_retry(order.retry);
   run->set_verify(order.verify);
   run->set_copy_parts(order.copy_parts);
+  if (order.gang) {
+    run->mutable_gang()->set_rank(order.gang->rank);
+    run->mutable_gang()->set_ranks(order.gang->ranks);
+    run->mutable_gang()->set_epoch(order.gang->epoch);
+    run->mutable_gang()->set_machine(order.gang->machine);
+    run->mutable_gang()->set_address(order.gang->address);
+  }
+  return out.SerializeAsString();
+}
+
+std::string Encode(const scheduler::EndRank& order) {
+  wire::ToExecutor out;
+  dag::ToWire(order.id, out.mutable_end_rank()->mutable_id());
+  dag::ToWire(order.status, out.mutable_end_rank()->mutable_failure());
+  return out.SerializeAsString();
+}
+
+std::string Encode(const scheduler::GangGathered& order) {
+  wire::ToExecutor out;
+  wire::GangGathered* gathered = out.mutable_gang_gathered();
+  gathered->set_stage(order.stage.value);
+  gathered->set_epoch(order.epoch);
+  gathered->set_round(order.round);
+  for (const std::string& value : *order.values) gathered->add_values(value);
   return out.SerializeAsString();
 }
 

@@ -46,6 +46,8 @@ std::string Encode(const scheduler::ComputeOnce& order);
 std::string Encode(const scheduler::RunTask& order);
 std::string Encode(const scheduler::CancelTask& order);
 std::string Encode(const scheduler::PublishAction& order);
+std::string Encode(const scheduler::EndRank& order);
+std::string Encode(const scheduler::GangGathered& order);
 std::string Encode(const scheduler::PublishOnce& order);
 
 }  // namespace ropewalk::master

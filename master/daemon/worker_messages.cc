@@ -79,7 +79,7 @@ void Master::OnHeartbeat(Session& session, const wire::Heartbeat& beat) {
     const ExecutorId executor{task.executor()};
     auto it = executors_.find(executor);
     if (it == executors_.end() || it->second.worker != session.worker) continue;
-    progress[executor].tasks.push_back({dag::FromWire(task.id()), FromWire(task.counters())});
+    progress[executor].tasks.push_back({dag::FromWire(task.id()), FromWire(task.counters()), task.line()});
   }
   for (auto& [executor, event] : progress) {
     event.executor = executor;

@@ -147,6 +147,13 @@ void Scheduler::State::AddStage(JobRun& job, std::uint64_t sequence, const dag::
     run.depth = below + 1;
   }
   run.tasks.resize(stage.tasks);
+  if (stage.gang) {
+    GangRun& gang = job.gangs[key];
+    if (auto before = job.gangs_before.extract(key); !before.empty()) {
+      gang.failures = before.mapped().failures;
+      gang.restarts = before.mapped().restarts;
+    }
+  }
   if (!run.segments()) run.values.resize(stage.tasks);
   run.pinned = job.pinned_before.erase(stage.id) > 0;
   run.winners_journalled = job.winners_before.erase(key) > 0;
@@ -358,6 +365,7 @@ void Scheduler::State::DropStage(JobRun& job, StageKey key) {
     if (copy.done) where[copy.worker].push_back(copy.segment);
   for (auto& [worker, segments] : where)
     if (workers.contains(worker)) Out(FreeSegments{worker, job.id, std::move(segments), false});
+  job.gangs.erase(key);
   job.stages.erase(it);
 }
 

@@ -11,6 +11,7 @@ constexpr std::size_t kLookAhead = 64;  // ready tasks looked at for one whose i
 
 // Free slots go one by one to the job that uses the fewest; among equals to the oldest.
 void Scheduler::State::Assign() {
+  AssignGangs();
   std::set<JobId> hungry;
   for (JobId id : live)
     if (const JobRun& job = jobs.at(id); job.admitted && !job.doom && !job.executors.empty()) hungry.insert(id);
@@ -24,7 +25,7 @@ void Scheduler::State::Assign() {
 
 bool Scheduler::State::MayRun(const Executor& executor, bool even_avoided) {
   const Worker& worker = workers.at(executor.worker);
-  return executor.phase == ExecutorPhase::kReady && !executor.at.empty() && !worker.drained && worker.busy < worker.slots &&
+  return executor.phase == ExecutorPhase::kReady && !executor.at.empty() && !worker.drained && worker.busy + worker.held < worker.slots &&
          (even_avoided || worker.avoided_until <= now);
 }
 
@@ -59,7 +60,7 @@ bool Scheduler::State::AssignOne(JobRun& job) {
 
   for (const StageKey& key : job.planned) {
     StageRun* run = FindStage(job, key);
-    if (run == nullptr || run->ready.empty()) continue;
+    if (run == nullptr || run->ready.empty() || run->stage.gang) continue;
     const dag::Stage& stage = run->stage;
     std::vector<Executor*> here;
     for (Executor* executor : free)
@@ -117,7 +118,8 @@ std::uint32_t Scheduler::State::NextAttempt(JobRun& job) {
   return job.attempt_next++;
 }
 
-void Scheduler::State::Launch(JobRun& job, StageRun& run, std::uint32_t task, std::uint64_t sequence, Executor& executor, bool verify) {
+void Scheduler::State::Launch(JobRun& job, StageRun& run, std::uint32_t task, std::uint64_t sequence, Executor& executor, bool verify,
+                              std::optional<dag::GangPlace> gang) {
   TaskAttempt id{run.key.stage, task, NextAttempt(job)};
   TaskRun& t = run.tasks[task];
   bool retry = run.trouble.contains(task);
@@ -137,6 +139,10 @@ void Scheduler::State::Launch(JobRun& job, StageRun& run, std::uint32_t task, st
   executor.running.insert(id.attempt);
   ++workers.at(executor.worker).busy;
   job.running[id.attempt] = {run.key, task, executor.id, verify, now};
+  if (gang) {
+    job.running[id.attempt].rank = true;
+    ++workers.at(executor.worker).ranks;
+  }
   Log(job, EventLine("task_started", now)
                .Num("stage", id.stage.value)
                .Num("task", task)
@@ -145,7 +151,7 @@ void Scheduler::State::Launch(JobRun& job, StageRun& run, std::uint32_t task, st
                .Num("worker", executor.worker.value)
                .Flag("retry", retry)
                .Flag("verify", verify));
-  Out(RunTask{executor.id, job.id, sequence, id, Inputs(job, run, task), retry, verify});
+  Out(RunTask{executor.id, job.id, sequence, id, Inputs(job, run, task), retry, verify, 0, std::move(gang)});
   Changed(job);
 }
 

@@ -116,13 +116,16 @@ void Scheduler::State::On(const ExecutorExited& event) {
   bool blamed = false;
   for (const TaskCursor& cursor : event.cursors) blamed |= cursor.signal != 0;
   std::vector<std::uint32_t> running(executor->running.begin(), executor->running.end());
+  std::vector<std::pair<RunningTask, bool>> ranks;  // and whether it crashed: their gangs are told when all that ran here is over
   for (std::uint32_t attempt : running) {
     const TaskCursor* cursor = nullptr;
     for (const TaskCursor& c : event.cursors)
       if (c.id.attempt == attempt) cursor = &c;
     const RunningTask task = LoseTask(job, attempt, way);
     StageRun& run = *FindStage(job, task.key);
-    if (task.copy) {
+    if (task.rank) {
+      ranks.emplace_back(task, !blamed || (cursor != nullptr && cursor->signal != 0));
+    } else if (task.copy) {
       CopyFailed(job, run, task.task);  // the copying is ours: whatever ended the executor was something else
     } else if (by_itself) {
       if (!blamed || (cursor != nullptr && cursor->signal != 0)) Crash(job, run, task.task, event, cursor, !blamed && running.size() > 1);
@@ -132,6 +135,20 @@ void Scheduler::State::On(const ExecutorExited& event) {
       MachineFailure(job, run, task.task, worker,
                      event.reason.ok() ? Status(Code::kUnavailable, "EXE02", "the executor was killed", way) : event.reason);
     }
+  }
+  // The one that crashed comes first: it is the reason.
+  std::stable_sort(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.second && !b.second; });
+  for (const auto& [task, crashed] : ranks) {
+    // Memory is the program's business too: nobody else can mend it, and it is tried again as often as an error is.
+    const bool of_program = (by_itself && crashed) || code == Code::kResourceExhausted;
+    Status status = event.reason;
+    if (event.reason.ok() || by_itself)
+      status = Status(of_program ? Code::kUserError : Code::kUnavailable, "GANG03",
+                      "rank " + Number(task.task) + (by_itself ? " crashed (" + way + ")" : " was lost with its executor"), "",
+                      "`ropewalk logs` shows its output");
+    const GangEnd end = of_program ? GangEnd::kProgram : by_itself ? GangEnd::kPeer : GangEnd::kMachine;
+    if (end == GangEnd::kMachine) WorkerFault(worker);
+    RankOver(job, *FindStage(job, task.key), task.task, end, std::move(status));
   }
   if (by_itself && running.empty() && !executor->main_returned) MainCrashed(job, *executor, event);
 
@@ -208,7 +225,12 @@ void Scheduler::State::StopUnneeded(JobRun& job) {
 void Scheduler::State::ReleaseTasks(Executor& executor, const std::string& cause) {
   JobRun& job = jobs.at(executor.job);
   std::vector<std::uint32_t> running(executor.running.begin(), executor.running.end());
-  for (std::uint32_t attempt : running) LoseTask(job, attempt, cause);
+  std::vector<RunningTask> ranks;  // their gangs are told when all that ran here is over
+  for (std::uint32_t attempt : running)
+    if (RunningTask task = LoseTask(job, attempt, cause); task.rank) ranks.push_back(std::move(task));
+  for (const RunningTask& rank : ranks)
+    RankOver(job, *FindStage(job, rank.key), rank.task, GangEnd::kMachine,
+             Status(Code::kUnavailable, "GANG02", "rank " + Number(rank.task) + " was lost", cause));
 }
 
 RunningTask Scheduler::State::LoseTask(JobRun& job, std::uint32_t attempt, const std::string& cause) {

@@ -66,6 +66,7 @@ struct JobView {
   std::int64_t submitted_us = 0, started_us = 0, finished_us = 0;
   std::vector<std::string> pending_reasons;  // all that keep it from going on faster; empty when every ready task runs
   std::string plan_text;                     // dag::Explain of the action in progress (Job() only)
+  std::string note;                          // what rank 0 of its gang said last
 };
 
 struct WorkerView {

@@ -94,6 +94,13 @@ void Scheduler::State::Finish(JobRun& job, Status status, std::int32_t main_exit
     for (const auto& [sequence, plan] : executor.early) Out(PublishAction{id, sequence, status, kNone});
     if (!executor.once.empty()) Out(PublishOnce{id, executor.once, status, ""});
   }
+  // Ranks may be waiting for each other.
+  for (const auto& [attempt, task] : job.running)
+    if (task.rank)
+      Out(EndRank{task.executor,
+                  job.id,
+                  {task.key.stage, task.task, attempt},
+                  status.code() == Code::kCancelled ? status : Status(Code::kCancelled, "JOB05", "the job is over", status.what())});
   job.phase = status.ok() ? JobPhase::kSucceeded : status.code() == Code::kCancelled ? JobPhase::kCancelled : JobPhase::kFailed;
   Log(job, EventLine("job_finished", now)
                .Num("job", job.id.value)

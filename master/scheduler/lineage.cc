@@ -76,6 +76,8 @@ void Scheduler::State::Replan(JobRun& job) {
     StageRun* run = FindStage(job, at->first);
     const std::uint64_t for_action = at->second.for_action;
     bool any_wanted = false;
+    // The ranks of a gang run, end and are wanted together.
+    if (run->stage.gang && (run->complete() || job.gangs.at(run->key).phase != GangPhase::kWaiting)) continue;
     for (std::uint32_t task = 0; task < run->tasks.size(); ++task) {
       TaskRun& t = run->tasks[task];
       if (!at->second.tasks[task] || t.done || t.attempt != 0) continue;
@@ -155,6 +157,7 @@ void Scheduler::State::Replan(JobRun& job) {
     for (std::uint32_t task = 0; task < run.tasks.size(); ++task)
       if (run.tasks[task].wanted && there[task]) run.ready.insert(run.ready.end(), task);
     run.input_at.clear();
+    if (run.stage.gang) GangReady(job, run);
   }
 }
 

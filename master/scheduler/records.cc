@@ -226,6 +226,15 @@ template <class C>
 void Fields(C& c, CutsUndoneRecord& r) {
   c.Id(r.job);
 }
+template <class C>
+void Fields(C& c, GangRecord& r) {
+  c.Id(r.job);
+  c.Int(r.sequence);
+  c.Id(r.stage);
+  c.Int(r.epoch_next);
+  c.Int(r.failures);
+  c.Int(r.restarts);
+}
 
 template <class T>
 Result<Record> DecodeAs(std::string_view fields, std::uint8_t version) {

@@ -97,10 +97,18 @@ struct CutRecord {  // comes before the action's publication, which gives it to 
 struct CutsUndoneRecord {  // all copies of a cut stage were lost: main is replayed with its whole lineage
   JobId job;
 };  // unsynced
+struct GangRecord {  // before a gang is formed, and with the numbers of all earlier formings of the job used up
+  JobId job;
+  std::uint64_t sequence = 0;
+  StageId stage;  // 0: of none that is still to be done
+  std::uint32_t epoch_next = 0;
+  std::uint32_t failures = 0;
+  std::uint32_t restarts = 0;
+};
 
 using Record =
     std::variant<CountersRecord, JobAcceptedRecord, AttemptsRecord, OnceRecord, TaskDoneRecord, TasksForgottenRecord, VerifiedRecord,
-                 WinnersRecord, ActionPublishedRecord, RetiredRecord, JobFinishedRecord, CutRecord, CutsUndoneRecord>;
+                 WinnersRecord, ActionPublishedRecord, RetiredRecord, JobFinishedRecord, CutRecord, CutsUndoneRecord, GangRecord>;
 
 std::string Encode(const Record& record);
 // kDataLoss JRN01 for bytes that no Encode() made, kVersionSkew JRN02 for a newer version's.

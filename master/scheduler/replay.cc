@@ -85,6 +85,7 @@ Status Scheduler::State::Apply(const Record& record) {
         std::erase_if(job.known, [&](const auto& entry) { return entry.first.sequence == r.sequence && r.sequence != 0; });
         std::erase_if(job.verified_before, [&](const StageKey& key) { return key.sequence == r.sequence && r.sequence != 0; });
         std::erase_if(job.winners_before, [&](const StageKey& key) { return key.sequence == r.sequence; });
+        std::erase_if(job.gangs_before, [&](const auto& entry) { return entry.first.sequence == r.sequence; });
       });
     }
     Status operator()(const RetiredRecord& r) {
@@ -104,6 +105,12 @@ Status Scheduler::State::Apply(const Record& record) {
       return On(r.job, [&](JobRun& job) {
         job.cuts.clear();
         job.cut_stages.clear();
+      });
+    }
+    Status operator()(const GangRecord& r) {
+      return On(r.job, [&](JobRun& job) {
+        job.gang_epoch_next = std::max(job.gang_epoch_next, r.epoch_next);
+        if (r.stage) job.gangs_before[{r.sequence, r.stage}] = r;
       });
     }
     Status operator()(const JobFinishedRecord& r) {
@@ -151,6 +158,7 @@ std::vector<SchedulerAction> Scheduler::State::Recovered(TimeMs at) {
     job.settle = true;
     // Attempts below the mark may have run; the first new one is above it.
     job.attempt_next = options.planted.reuse_attempts_after_restart ? 1 : job.attempts_reserved;
+    if (options.planted.reuse_gang_epochs && job.gang_epoch_next > 0) --job.gang_epoch_next;
     // Records of tasks are written in the order of their ends: what ended after `last_done` is not known any more.
     Log(job, EventLine("job_recovered", now)
                  .Num("job", id.value)
@@ -191,6 +199,10 @@ void Scheduler::State::SnapshotOf(const JobRun& job, std::vector<Record>* record
   add(AttemptsRecord{id, job.attempts_reserved});
   for (const auto& [name, value] : job.once) add(OnceRecord{id, name, value});
   for (const auto& [sequence, stages] : job.cuts) add(CutRecord{id, sequence, stages});
+  if (job.gang_epoch_next > 0) add(GangRecord{id, 0, StageId{}, job.gang_epoch_next, 0, 0});
+  std::map<StageKey, GangRecord> gangs = job.gangs_before;
+  for (const auto& [key, gang] : job.gangs) gangs[key] = {id, key.sequence, key.stage, job.gang_epoch_next, gang.failures, gang.restarts};
+  for (const auto& [key, record] : gangs) add(record);
   std::vector<StageId> pinned(job.pinned_before.begin(), job.pinned_before.end());
   for (const auto& [key, run] : job.stages)
     if (run.pinned && run.segments()) pinned.push_back(key.stage);

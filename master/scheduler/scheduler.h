@@ -155,6 +155,7 @@ struct TasksProgressed {
   struct One {
     TaskAttempt id;
     TaskCounters counters;
+    std::string line = {};  // what a rank says of itself
   };
   ExecutorId executor;
   std::vector<One> tasks;
@@ -168,6 +169,15 @@ struct FetchFailed {
   dag::SegmentRef lost;
   Status status;
 };
+// What a rank of a gang gives to the others (dag::GangContext::Exchange). `round` counts from 1 within the forming.
+struct GangExchanged {
+  ExecutorId executor;
+  JobId job;
+  TaskAttempt id;
+  std::uint32_t epoch = 0;
+  std::uint64_t round = 0;
+  std::string bytes;
+};
 struct SegmentsLost {
   WorkerId worker;
   JobId job;
@@ -179,7 +189,7 @@ struct TimerFired {
 
 using Event = std::variant<WorkerRegistered, WorkerLost, WorkerDrained, JobSubmitted, JobCancelled, ExecutorReady, ExecutorExited,
                            ExecutorAtAction, ExecutorAtOnce, OnceComputed, MainReturned, TaskFinished, TaskFailed, FetchFailed,
-                           SegmentsLost, TimerFired, TasksProgressed>;
+                           SegmentsLost, TimerFired, TasksProgressed, GangExchanged>;
 
 // ---- actions: what to do, in this order --------------------------------------------------------------------------------------------
 // Append to the journal. `sync`: durable before anything that follows is done. Not `sync`: written in order, durable at the latest with the
@@ -221,12 +231,30 @@ struct RunTask {
   bool retry = false;
   bool verify = false;
   std::uint32_t copy_parts = 0;  // not 0: no program is run; the one input segment, of so many parts, is copied to the worker's disk
+  std::optional<dag::GangPlace> gang = {};  // of a rank
 };
 struct CancelTask {
   ExecutorId executor;
   JobId job;
   TaskAttempt id;
 };  // its slot counts as free at once
+// The rank's gang is lost for the reason that `status` says: what waits for other ranks is freed. Its slot is taken until it has reported;
+// one that does not is stopped with its executor.
+struct EndRank {
+  ExecutorId executor;
+  JobId job;
+  TaskAttempt id;
+  Status status;
+};
+// Every rank of the forming has given its bytes for the round: they go to each rank that runs on the executor.
+struct GangGathered {
+  ExecutorId executor;
+  JobId job;
+  StageId stage;
+  std::uint32_t epoch = 0;
+  std::uint64_t round = 0;
+  Values values;  // by rank
+};
 struct PublishAction {
   ExecutorId executor;
   std::uint64_t sequence = 0;
@@ -267,8 +295,9 @@ struct LogEvent {
   std::string json;
 };
 
-using SchedulerAction = std::variant<JournalRecord, AcceptJob, RefuseJob, StartExecutor, StopExecutor, NameDriver, RunTask, CancelTask,
-                                     PublishAction, ComputeOnce, PublishOnce, FreeSegments, FinishJob, SetTimer, LogEvent>;
+using SchedulerAction =
+    std::variant<JournalRecord, AcceptJob, RefuseJob, StartExecutor, StopExecutor, NameDriver, RunTask, CancelTask, PublishAction,
+                 ComputeOnce, PublishOnce, FreeSegments, FinishJob, SetTimer, LogEvent, EndRank, GangGathered>;
 
 // Bugs that tests plant to prove that the simulator would find them. All false outside tests.
 struct PlantedBugs {
@@ -276,6 +305,8 @@ struct PlantedBugs {
   bool act_before_sync = false;               // acknowledge, publish and commit before the journal record
   bool keep_stale_consumers = false;          // keep what was made from content that a re-run has changed
   bool ignore_submit_key = false;
+  bool reuse_gang_epochs = false;         // a gang that is formed anew after a restart has the number of an earlier forming
+  bool keep_ranks_of_lost_gangs = false;  // the others are not told when a rank is lost
 };
 
 struct Options {
@@ -298,6 +329,11 @@ struct Options {
   TimeMs orphan_grace_ms = 10'000;        // how long a block whose copies are all gone may take to come back with its worker
   std::uint32_t copy_failures_max = 3;    // of one copy, before the checkpoint is given up
   CheckpointRule checkpoint;
+  // A gang that lost a rank: how long the others may take to end before their executors are stopped.
+  TimeMs gang_end_ms = 5'000;
+  TimeMs gang_steady_ms = 60'000;      // a forming that held so long is no sign of trouble: restarts are counted from 0 again
+  TimeMs gang_spread_wait_ms = 2'000;  // how long a gang that is to be spread waits for executors that are still starting
+  std::uint32_t gang_slots_min = 0;    // ranks that a worker takes though it has fewer slots: they share its processors
   bool outputs_durable = false;  // one process: what is computed is lost only with the job, so all lineage is cut when an action is done
   PlantedBugs planted;
 };

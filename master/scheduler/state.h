@@ -9,6 +9,7 @@
 //   lineage.cc     what is missing, what a change of content invalidates
 //   checkpoint.cc  the rule when to checkpoint; copies.cc: copies, cuts, starting over
 //   assignment.cc  which task runs where
+//   gangs.cc       stages whose tasks start together or not at all
 //   records.cc     the journal's records; replay.cc: state <-> records
 //   views.cc       pictures for people
 //
@@ -50,6 +51,8 @@ struct Worker {
   bool drained = false;
   std::uint32_t failures_in_row = 0;  // machine faults
   TimeMs avoided_until = 0;
+  std::uint32_t ranks = 0;  // of the busy slots: by ranks of gangs
+  std::uint32_t held = 0;   // of the free slots: kept for gangs that wait (AssignGangs)
 };
 
 enum class ExecutorPhase : std::uint8_t { kStarting, kReady };
@@ -162,6 +165,37 @@ struct StageRun {
   bool segments() const { return stage.output == dag::StageOutput::kSegment; }
 };
 
+enum class GangPhase : std::uint8_t { kWaiting, kRunning, kEnding };
+// Why a forming ended; what stands later outweighs what stands earlier. A rank that says that it lost a peer may say so before the one that
+// failed, or whose machine is gone, is known.
+enum class GangEnd : std::uint8_t { kPeer, kProgram, kMachine };
+
+struct GangRun {
+  GangPhase phase = GangPhase::kWaiting;
+  std::uint32_t failures = 0;              // formings that ended by an error of the program
+  std::uint32_t restarts = 0;              // in a row, that were lost soon
+  TimeMs waiting_since = 0;                // for slots; 0: it does not
+  TimeMs not_before = 0;                   // after a loss
+  bool spread_wait = false;                // its end is timed
+  std::map<WorkerId, std::uint32_t> held;  // slots that are kept free for it
+
+  // The present forming.
+  std::uint32_t epoch = 0;
+  TimeMs formed_at = 0;
+  std::vector<std::uint32_t> attempts;  // by rank; 0: it is over
+  std::vector<std::uint32_t> won;       // by rank; 0: it has not ended well
+  std::vector<std::string> machines;    // by rank
+  std::uint32_t finished = 0;
+  std::string value;                          // rank 0's
+  std::uint64_t round = 1;                    // of the exchange that goes on
+  std::map<std::uint32_t, std::string> said;  // in it, by rank
+  GangEnd end = GangEnd::kPeer;               // kEnding: why, and until when ranks may report
+  Status reason;
+  std::uint32_t blamed = 0;  // the rank that `reason` is about
+  bool stopped = false;      // its executors are being stopped: that these end is no news
+  TimeMs end_by = 0;
+};
+
 struct RunningTask {
   StageKey key;
   std::uint32_t task = 0;
@@ -170,6 +204,8 @@ struct RunningTask {
   TimeMs since = 0;
   TaskCounters counters;  // as last told
   bool copy = false;
+  bool rank = false;
+  std::string line = {};  // a rank's, as last told
 };
 
 struct PublishedAction {
@@ -216,6 +252,9 @@ struct JobRun {
   std::map<std::uint64_t, std::vector<StageView>> counts_kept;  // of the last published actions of this life of the master
   std::vector<ActionView> past;                                 // of a finished job
   std::map<StageKey, StageRun> stages;
+  std::map<StageKey, GangRun> gangs;             // of those stages that are gangs
+  std::map<StageKey, GangRecord> gangs_before;   // replayed: of plans that were not seen yet
+  std::uint32_t gang_epoch_next = 0;             // journalled before a number is given out
   std::map<std::uint32_t, RunningTask> running;  // by attempt
   std::set<StageId> retired;                     // named by plans, not freed yet
   std::set<StageId> pinned_before;               // replayed: pinned stages whose plan was not seen yet
@@ -355,6 +394,22 @@ struct Scheduler::State {
   StageRun* FindStage(JobRun& job, StageKey key);
   void InputsAnswered(JobRun& job, const StageRun& run, const RunningTask& task);
 
+  // gangs.cc
+  void On(const GangExchanged& event);
+  void AssignGangs();
+  void GangReady(JobRun& job, const StageRun& run);
+  bool PlaceGang(JobRun& job, StageRun& run, GangRun& gang);
+  void HoldFor(JobRun& job, const StageRun& run, GangRun& gang);
+  void FormGang(JobRun& job, StageRun& run, GangRun& gang, const std::vector<ExecutorId>& places);
+  void TendGangs(JobRun& job);
+  void RankFinished(JobRun& job, StageRun& run, std::uint32_t rank, std::uint32_t attempt, std::string value);
+  void RankOver(JobRun& job, StageRun& run, std::uint32_t rank, GangEnd end, Status reason);
+  void EndGang(JobRun& job, StageRun& run, GangEnd end, Status reason, std::uint32_t blamed);
+  void GangOver(JobRun& job, StageRun& run, GangRun& gang);
+  std::uint32_t GangRoom(const Worker& worker) const;
+  std::vector<Executor*> GangExecutors(JobRun& job, const StageRun& run);
+  Status Unplaced(const JobRun& job, const StageRun& run) const;
+
   // verify.cc
   void OnVerified(JobRun& job, StageRun& run, std::uint32_t attempt, ExecutorId executor, const dag::TaskResult& result);
   bool VerdictsPending(JobRun& job, const dag::ActionPlan& plan, StageId except);
@@ -392,7 +447,8 @@ struct Scheduler::State {
   bool MayRun(const Executor& executor, bool even_avoided);
   std::uint64_t ServesAt(const Executor& executor, const StageRun& run) const;
   bool Alone(JobRun& job, const Executor& executor) const;
-  void Launch(JobRun& job, StageRun& run, std::uint32_t task, std::uint64_t sequence, Executor& executor, bool verify);
+  void Launch(JobRun& job, StageRun& run, std::uint32_t task, std::uint64_t sequence, Executor& executor, bool verify,
+              std::optional<dag::GangPlace> gang = {});
   std::vector<const std::map<WorkerId, std::uint64_t>*> InputBytes(JobRun& job, StageRun& run, std::uint32_t task);
   std::vector<dag::TaskInput> Inputs(JobRun& job, const StageRun& run, std::uint32_t task);
   std::uint32_t NextAttempt(JobRun& job);

@@ -29,6 +29,7 @@ void Scheduler::State::Settle() {
   for (JobId id : ids) {
     JobRun& job = jobs.at(id);
     if (!job.admitted && !job.doom) continue;
+    if (!job.gangs.empty()) TendGangs(job);
     if (job.settle && !job.doom) {
       job.settle = false;
       StopUnneeded(job);

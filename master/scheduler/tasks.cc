@@ -50,6 +50,7 @@ void Scheduler::State::Release(JobRun& job, std::uint32_t attempt) {
   executor.running.erase(attempt);
   if (auto worker = workers.find(executor.worker); worker != workers.end()) {
     --worker->second.busy;
+    if (task.rank) --worker->second.ranks;
     if (worker->second.drained) job.settle = true;  // it may have been the last task there
   }
   if (StageRun* run = FindStage(job, task.key)) {
@@ -71,6 +72,10 @@ void Scheduler::State::Release(JobRun& job, std::uint32_t attempt) {
 
 void Scheduler::State::Cancel(JobRun& job, std::uint32_t attempt) {
   const RunningTask task = job.running.at(attempt);
+  if (task.rank)
+    return EndGang(job, job.stages.at(task.key), GangEnd::kMachine,
+                   Status(Code::kUnavailable, "GANG02", "rank " + Number(task.task) + " has to begin anew", "what it read has changed"),
+                   task.task);
   Out(CancelTask{task.executor, job.id, {task.key.stage, task.task, attempt}});
   Log(job, TaskLine("task_cancelled", now, {task.key.stage, task.task, attempt}, task.executor));
   Release(job, attempt);
@@ -118,6 +123,11 @@ void Scheduler::State::On(const TaskFinished& event) {
                 .Num("bytes_out", event.counters.bytes_out)
                 .Num("bytes_spilled", event.counters.bytes_spilled));
   if (!task.copy) InputsAnswered(*job, run, task);
+  if (task.rank) {
+    Add(&run.counters, event.counters);
+    run.last_end = now;
+    return RankFinished(*job, run, task.task, event.id.attempt, event.result.value);
+  }
   if (task.verify) return OnVerified(*job, run, event.id.attempt, event.executor, event.result);
   if (task.copy) return OnCopied(*job, run, task, event.id.attempt, *executor, event.result);
   Add(&run.counters, event.counters);
@@ -215,6 +225,12 @@ void Scheduler::State::On(const TaskFailed& event) {
                 .Num("offset", event.cursor_offset)
                 .Flag("verify", task.verify));
   if (task.copy) return CopyFailed(*job, run, task.task);
+  if (task.rank) {
+    const Code code = event.status.code();
+    const bool of_a_peer = code == Code::kUnavailable || code == Code::kCancelled || code == Code::kStale;
+    return RankOver(*job, run, task.task, of_a_peer ? GangEnd::kPeer : GangEnd::kProgram,
+                    event.status.ok() ? Status(Code::kInternal, "TASK02", "it failed without a reason") : event.status);
+  }
   switch (event.status.code()) {
     case Code::kUserError:
       return UserFailure(*job, run, task.task, event);
@@ -300,6 +316,7 @@ void Scheduler::State::On(const TasksProgressed& event) {
   for (const TasksProgressed::One& one : event.tasks)
     if (RunningTask* task = Registered(*job, event.executor, one.id)) {
       task->counters = one.counters;
+      if (!one.line.empty()) task->line = one.line;
       Changed(*job);
     }
 }
@@ -322,6 +339,7 @@ void Scheduler::State::On(const FetchFailed& event) {
                 .Num("from_attempt", producer.attempt)
                 .Str("code", CodeName(event.status.code())));
   if (task.copy) CopyFailed(*job, run, task.task);
+  if (task.rank) RankOver(*job, run, task.task, GangEnd::kMachine, event.status);
   Trouble* trouble = task.copy ? nullptr : &run.trouble[task.task];
   if (trouble != nullptr && ++trouble->fetch_failures > options.fetch_retries_max)
     return Doom(*job, event.status.WithContext(TaskText(run, task.task) + " could not read its input " + Number(trouble->fetch_failures) +

@@ -11,7 +11,7 @@ namespace ropewalk::scheduler {
 bool Scheduler::State::WorthVerifying(const JobRun& job, const dag::Stage& stage) const {
   constexpr std::uint32_t kLineVerdicts = 3;
   constexpr std::uint32_t kLineRareness = 8;
-  if (!job.spec.settings.verify || stage.tasks == 0 || stage.output == dag::StageOutput::kCommit) return false;
+  if (!job.spec.settings.verify || stage.tasks == 0 || stage.output == dag::StageOutput::kCommit || stage.gang) return false;
   auto line = job.verified_lines.find(stage.name);
   if (line == job.verified_lines.end() || line->second < kLineVerdicts) return true;
   return PartitionOf(HashCombine(job.spec.settings.seed, stage.id.value), kLineRareness) == 0;

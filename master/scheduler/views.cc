@@ -73,6 +73,9 @@ JobView Scheduler::State::View(const JobRun& job, bool with_plan) const {
     view.action_name = plan.name;
     if (with_plan) view.plan_text = dag::Explain(plan);
     view.stages = StagesOf(job, plan);
+    if (const dag::Stage& last = plan.stages.back(); last.gang)
+      for (const auto& [attempt, task] : job.running)
+        if (task.rank && task.task == 0 && task.key == StageKey{sequence, last.id}) view.note = task.line;
   }
   view.pending_reasons = PendingReasons(job);
   return view;
@@ -175,7 +178,14 @@ std::vector<std::string> Scheduler::State::PendingReasons(const JobRun& job) con
                                           : "main computes Once(\"" + driver.once + "\")");
   }
   std::size_t ready = 0, waiting = 0;
+  for (const auto& [key, gang] : job.gangs)
+    if (gang.phase == GangPhase::kWaiting && gang.waiting_since != 0)
+      reasons.push_back("the gang " + StageText(job.stages.at(key).stage) + " waits for " + Number(job.stages.at(key).stage.tasks) +
+                        " slots at once");
+    else if (gang.phase == GangPhase::kEnding)
+      reasons.push_back("the ranks of " + StageText(job.stages.at(key).stage) + " are ending; it is formed anew then");
   for (const auto& [key, run] : job.stages) {
+    if (run.stage.gang) continue;
     for (std::uint32_t task : run.ready) {
       auto trouble = run.trouble.find(task);
       if (trouble == run.trouble.end() || trouble->second.not_before <= now) {

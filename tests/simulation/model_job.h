@@ -61,6 +61,9 @@ struct ModelJob {
   std::size_t tasks = 0;                  // distinct ones
 
   static ModelJob Draw(Random& random, std::string key);
+  // Some of its results are made by gangs of at most `ranks_max`.
+  void AddGangs(Random& random, std::uint32_t ranks_max);
+  bool has_gangs = false;
 
   // What the task makes of `inputs`. Null: they are a mix.
   std::shared_ptr<const Content> Make(std::uint64_t stage, std::uint32_t task, std::uint32_t attempt,
@@ -269,6 +272,20 @@ inline ModelJob ModelJob::Draw(Random& random, std::string key) {
     for (std::uint32_t t = 0; t < stage.tasks; ++t) names.emplace_back(id, t);
   job.bad_task = names[random.Below(names.size())];
   return job;
+}
+
+inline void ModelJob::AddGangs(Random& random, std::uint32_t ranks_max) {
+  for (dag::ActionPlan& plan : plans) {
+    dag::Stage& stage = plan.stages.back();
+    if (stage.output != dag::StageOutput::kResult || !random.OneIn(2)) continue;
+    has_gangs = true;
+    stage.tasks = 1 + static_cast<std::uint32_t>(random.Below(ranks_max));
+    stage.gang = dag::GangStage{.placement_ms = 0, .spread = random.OneIn(2), .attempts_max = 3, .restarts_max = 1000};
+    tasks += stage.tasks;
+    tasks -= stages.at(stage.id.value).tasks;
+    stages[stage.id.value] = stage;
+    if (bad_task.first == stage.id.value) bad_task.second %= stage.tasks;
+  }
 }
 
 }  // namespace ropewalk::simulation

@@ -48,6 +48,16 @@ World::World(WorldOptions options) : options_(options), random_(Random::ForPurpo
   }
   std::size_t jobs = 1 + random_.Below(4);
   for (std::size_t i = 0; i < jobs; ++i) clients_.emplace_back().model = ModelJob::Draw(random_, "key" + std::to_string(i));
+  // Gangs come from a stream of their own. Each of them fits when all workers are here.
+  Random gangs = Stream(8);
+  core_options_.gang_end_ms = gangs.OneIn(2) ? 1000 : 5000;
+  std::uint32_t all = 0, least = ~0u;
+  for (const Worker& worker : workers_) {
+    all += worker.slots;
+    least = std::min(least, worker.slots);
+  }
+  for (Client& client : clients_)
+    if (gangs.OneIn(2)) client.model.AddGangs(gangs, client.model.executors_max == 0 ? all : least);
 }
 
 Outcome World::Run() {
@@ -98,8 +108,11 @@ void World::StepMaster(const Event& event) {
   CountComplaints(event);
   std::vector<SchedulerAction> actions = core_->Step(queue_.now() / 1000, event);
   std::set<WorkerId> drained;
-  for (const WorkerView& worker : core_->Workers())
+  for (const WorkerView& worker : core_->Workers()) {
     if (worker.drained) drained.insert(worker.worker);
+    if (worker.busy > worker.slots) return Violation("a worker runs more tasks than it has slots");
+  }
+  CheckFormings(actions);
   for (const SchedulerAction& action : actions) {
     if (drained.empty()) break;
     const auto* run = std::get_if<RunTask>(&action);
@@ -109,6 +122,20 @@ void World::StepMaster(const Event& event) {
       return Violation("a draining worker was given new work");
   }
   Enqueue(std::move(actions));
+}
+
+// The ranks of a forming are ordered together.
+void World::CheckFormings(const std::vector<SchedulerAction>& actions) {
+  std::map<std::tuple<JobId, StageId, std::uint32_t>, std::vector<dag::GangPlace>> formings;
+  for (const SchedulerAction& action : actions)
+    if (auto* run = std::get_if<RunTask>(&action); run != nullptr && run->gang)
+      formings[{run->job, run->id.stage, run->gang->epoch}].push_back(*run->gang);
+  for (const auto& [forming, places] : formings) {
+    bool whole = places.size() == places.front().ranks;
+    for (std::uint32_t rank = 0; whole && rank < places.size(); ++rank) whole = places[rank].rank == rank;
+    if (!whole) return Violation("a gang was started in part");
+    if (places.front().epoch > 0) Mark("gang formed anew");
+  }
 }
 
 // An owner that did not answer twice in a row may be given up, although it lives: its output is made again then. A reader that finished in
@@ -205,7 +232,8 @@ void World::CarryOut(SchedulerAction& action) {
     if (Client* client = ClientOf(run->job); client == nullptr || client->finished) Violation("a task was started for a finished job");
     Seen& seen = seen_[run->job];
     if (!seen.attempts.insert(run->id.attempt).second) Violation("attempt number used twice: " + Text(run->id));
-    if (!run->verify && run->copy_parts == 0) ++seen.launches;
+    if (!run->verify && run->copy_parts == 0 && !run->gang) ++seen.launches;  // a lost rank makes work of all ranks
+    if (run->gang && !seen.ranks.emplace(run->gang->epoch, run->gang->rank).second) Violation("the number of a forming was used twice");
     for (const dag::TaskInput& input : run->inputs)
       seen.reads[run->id.attempt].insert(seen.reads[run->id.attempt].end(), input.segments.begin(), input.segments.end());
     // Sent to a worker or executor that is gone, which the master does not know yet: an attempt that comes to nothing.
@@ -216,6 +244,10 @@ void World::CarryOut(SchedulerAction& action) {
     OrderExecutor(cancel->executor, [this, id = cancel->id](Worker&, Executor& executor) {
       if (random_.OneIn(3)) executor.tasks.erase(id.attempt);  // else it ends before it looks at the flag
     });
+  } else if (auto* end = std::get_if<scheduler::EndRank>(&action)) {
+    OrderExecutor(end->executor, [this, order = *end](Worker& worker, Executor& executor) { EndRank(worker, executor, order); });
+  } else if (auto* answer = std::get_if<GangGathered>(&action)) {
+    OrderExecutor(answer->executor, [this, order = *answer](Worker& worker, Executor& executor) { Gathered(worker, executor, order); });
   } else if (auto* publish = std::get_if<PublishAction>(&action)) {
     OrderExecutor(publish->executor, [this, order = *publish](Worker& worker, Executor& executor) {
       Published(executor, order);
@@ -252,6 +284,12 @@ void World::CarryOut(SchedulerAction& action) {
   } else if (auto* line = std::get_if<LogEvent>(&action)) {
     Mark("event " + line->kind);
     if (line->kind == "started_over") ++seen_[line->job].starts_over;
+    if (line->kind == "gang_lost") {
+      const auto epoch = static_cast<std::uint32_t>(std::stoul(line->json.substr(line->json.find("\"epoch\":") + 8)));
+      queue_.After(kSecond, [this, job = line->job, epoch, life = epoch_] {
+        if (life == epoch_) CheckRanksAreTold(job, epoch);
+      });
+    }
     Trace(line->json);
   }
 }
@@ -502,7 +540,13 @@ void World::StartTask(Worker& worker, Executor& executor, const RunTask& run) {
   std::size_t busy = 0;
   for (const auto& [id, other] : worker.executors) busy += other.tasks.size();
   if (busy > 4 * worker.slots + 4) Violation("a worker is flooded with tasks");
-  executor.tasks[run.id.attempt] = {run.sequence, run.inputs, run.verify, run.copy_parts != 0, {}};
+  if (run.gang)
+    for (const Worker& other : workers_)
+      for (const auto& [id, e] : other.executors)
+        for (const auto& [attempt, task] : e.tasks)
+          if (e.job == run.job && task.gang && task.sequence == run.sequence && task.gang->epoch != run.gang->epoch && !task.told)
+            return Violation("two formings of a gang run at once");
+  executor.tasks[run.id.attempt] = {run.sequence, run.inputs, run.verify, run.copy_parts != 0, {}, run.gang};
   queue_.After(Between(100, 20'000), [this, index = worker.index, id = executor.id, attempt = run.id] { ReadInputs(index, id, attempt); });
 }
 
@@ -522,7 +566,9 @@ void World::ReadInputs(std::size_t index, ExecutorId id, TaskAttempt attempt) {
   if (bad && (model.temper == Temper::kThrows || (model.temper == Temper::kThrowsOnce && attempt.attempt % 2 == 1)))
     return fail(TaskFailed{id, job, attempt, Status(Code::kUserError, "USER", "the lambda threw"), attempt.task, 42, "file"});
   if (bad && model.temper == Temper::kCrashes) return KillExecutor(worker, id, 11, random_.OneIn(2) ? &attempt : nullptr);
-  if (options_.faults && queue_.now() < faults_end_ && random_.OneIn(50))
+  if (task.gang && options_.faults && queue_.now() < faults_end_ && random_.OneIn(50))
+    return fail(TaskFailed{id, job, attempt, Machine("a peer does not answer"), 0, 0, ""});
+  if (!task.gang && options_.faults && queue_.now() < faults_end_ && random_.OneIn(50))
     return fail(TaskFailed{id, job, attempt, Status(Code::kResourceExhausted, "MEM", "no memory"), 0, 0, ""});
   for (const dag::TaskInput& input : task.inputs) {
     for (const dag::SegmentRef& ref : input.segments) {
@@ -546,7 +592,63 @@ void World::ReadInputs(std::size_t index, ExecutorId id, TaskAttempt attempt) {
       task.read.push_back(content->second);
     }
   }
+  if (task.gang) return Meet(index, id, attempt);
   queue_.After(Between(500, random_.OneIn(8) ? 400'000 : 60'000), [this, index, id, attempt] { FinishTask(index, id, attempt); });
+}
+
+namespace {
+std::string Said(std::uint32_t epoch, std::uint64_t rank, std::uint64_t round) {
+  return std::to_string(epoch) + "." + std::to_string(rank) + "." + std::to_string(round);
+}
+}  // namespace
+
+// A rank meets the others some times, as often as each of them does, and ends.
+void World::Meet(std::size_t index, ExecutorId id, TaskAttempt attempt) {
+  Worker& worker = workers_[index];
+  Executor* executor = Find(worker, id);
+  if (executor == nullptr || !executor->tasks.contains(attempt.attempt)) return;
+  Task& task = executor->tasks.at(attempt.attempt);
+  if (task.told) return;
+  if (task.round < executor->model->seed % 4) {
+    ++task.round;
+    Tell(worker,
+         GangExchanged{id, executor->job, attempt, task.gang->epoch, task.round, Said(task.gang->epoch, task.gang->rank, task.round)});
+    return;
+  }
+  queue_.After(Between(500, random_.OneIn(8) ? 400'000 : 60'000), [this, index, id, attempt] { FinishTask(index, id, attempt); });
+}
+
+void World::Gathered(Worker& worker, Executor& executor, const GangGathered& answer) {
+  for (auto& [attempt, task] : executor.tasks) {
+    if (!task.gang || task.gang->epoch != answer.epoch || task.told) continue;
+    if (answer.round != task.round) return Violation("a rank was answered for a round that it is not in");
+    if (answer.values->size() != task.gang->ranks) return Violation("an exchange lacks a rank");
+    for (std::uint64_t rank = 0; rank < answer.values->size(); ++rank)
+      if ((*answer.values)[rank] != Said(answer.epoch, rank, answer.round)) return Violation("an exchange mixed two formings or rounds");
+    TaskAttempt id{answer.stage, task.gang->rank, attempt};
+    queue_.After(Between(50, 30'000), [this, index = worker.index, executor = executor.id, id] { Meet(index, executor, id); });
+  }
+}
+
+// A rank that is told that its gang is lost: it reports so, or ends well all the same, or never looks.
+void World::EndRank(Worker& worker, Executor& executor, const scheduler::EndRank& order) {
+  auto task = executor.tasks.find(order.id.attempt);
+  if (task == executor.tasks.end()) return;
+  task->second.told = true;
+  if (options_.faults && random_.OneIn(12)) return Mark("rank does not end");
+  queue_.After(Between(100, 300'000), [this, index = worker.index, id = executor.id, attempt = order.id] {
+    Executor* executor = Find(workers_[index], id);
+    if (executor == nullptr || executor->tasks.erase(attempt.attempt) == 0) return;
+    Tell(workers_[index], TaskFailed{id, executor->job, attempt, Machine("the gang is lost"), 0, 0, ""});
+  });
+}
+
+void World::CheckRanksAreTold(JobId job, std::uint32_t epoch) {
+  for (const Worker& worker : workers_)
+    for (const auto& [id, executor] : worker.executors)
+      for (const auto& [attempt, task] : executor.tasks)
+        if (executor.job == job && task.gang && task.gang->epoch == epoch && !task.told)
+          return Violation("a rank was not told that its gang is lost");
 }
 
 void World::FinishTask(std::size_t index, ExecutorId id, TaskAttempt attempt) {
@@ -608,9 +710,15 @@ void World::Published(Executor& executor, const PublishAction& action) {
   auto [it, fresh] = seen.values.emplace(action.sequence, *action.values);
   if (it->second != *action.values) return Violation("an action was published with two results");
   if (!fresh) return;
-  SeePublished(executor.job, *action.values);
+  std::vector<std::string> values = *action.values;
+  if (last.gang) {
+    for (std::uint32_t t = 1; t < last.tasks; ++t)
+      if (!values[t].empty()) return Violation("a gang gave more than rank 0's value");
+    values.resize(1);
+  }
+  SeePublished(executor.job, values);
   if (model.random_stages.empty())
-    for (std::uint32_t t = 0; t < last.tasks; ++t)
+    for (std::uint32_t t = 0; t < values.size(); ++t)
       if (HashOf((*action.values)[t]) != model.Expected({last.id.value, t})) Violation("a wrong result was published");
 }
 
@@ -714,7 +822,7 @@ void World::CheckFinish(const FinishJob& finish) {
   bool legal = (client->cancelled && status.code() == Code::kCancelled) ||
                (!model.random_stages.empty() && (status.tag() == "DET01" || status.tag() == "DET02")) ||
                (model.temper == Temper::kThrows && status.tag() == "USER") ||
-               (model.temper == Temper::kCrashes && status.tag() == "TASK04") ||
+               (model.temper == Temper::kCrashes && (status.tag() == "TASK04" || (model.has_gangs && status.tag() == "GANG03"))) ||
                (model.temper == Temper::kThrowsOnce && status.tag() == "USER");
   if (!legal) Violation("a job failed without a legal reason: " + status.ToString());
 }

@@ -64,6 +64,10 @@ class World {
     bool verify = false;
     bool copy = false;
     std::vector<std::shared_ptr<const Content>> read;
+    // Of a rank.
+    std::optional<dag::GangPlace> gang = {};
+    std::uint64_t round = 0;  // of the exchange it waits in or did last
+    bool told = false;        // that its gang is lost
   };
   struct Executor {
     ExecutorId id;
@@ -110,6 +114,7 @@ class World {
     std::uint64_t starts_over = 0;
     std::uint64_t launches = 0, unsuccessful = 0, lost_outputs = 0, restarts_cost = 0;
     std::map<std::uint32_t, std::vector<dag::SegmentRef>> reads;        // by attempt
+    std::set<std::pair<std::uint32_t, std::uint32_t>> ranks;            // forming, rank
     std::map<std::uint32_t, TimeUs> ordered_ms;                         // by attempt: when the master decided to start it
     std::map<std::pair<std::string, SegmentId>, TimeUs> unanswered_ms;  // since when nobody who began later has read it
   };
@@ -141,6 +146,11 @@ class World {
   void StartTask(Worker& worker, Executor& executor, const scheduler::RunTask& run);
   void ReadInputs(std::size_t worker, ExecutorId id, TaskAttempt attempt);
   void FinishTask(std::size_t worker, ExecutorId id, TaskAttempt attempt);
+  void Meet(std::size_t worker, ExecutorId id, TaskAttempt attempt);
+  void Gathered(Worker& worker, Executor& executor, const scheduler::GangGathered& answer);
+  void EndRank(Worker& worker, Executor& executor, const scheduler::EndRank& order);
+  void CheckFormings(const std::vector<SchedulerAction>& actions);
+  void CheckRanksAreTold(JobId job, std::uint32_t epoch);
   void Published(Executor& executor, const scheduler::PublishAction& action);
 
   // Clients, faults, oracles.

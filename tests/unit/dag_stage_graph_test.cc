@@ -102,6 +102,43 @@ TEST(StageGraph, EachIllegalPlanIsRefusedAndTheStageIsNamed) {
   }
 }
 
+TEST(StageGraph, AGangIsTheLastStageGivesAResultAndIsBounded) {
+  ActionPlan plan;
+  plan.sequence = 1;
+  plan.name = "RunGang \"g\" (a.cc:1)";
+  plan.stages = {MakeStage(1, 2, StageOutput::kSegment), MakeStage(2, 4, StageOutput::kResult, {{StageId{1}}})};
+  plan.stages[1].gang = GangStage{.placement_ms = 1000, .spread = true, .restarts_max = 3};
+  EXPECT_TRUE(Check(plan).ok()) << Check(plan).ToString();
+  EXPECT_NE(Explain(plan).find("as a gang, spread"), std::string::npos) << Explain(plan);
+  auto refused = [](ActionPlan bad, const char* why) {
+    Status status = Check(bad);
+    EXPECT_EQ(status.tag(), "PLAN01") << why;
+    EXPECT_NE((status.what() + status.why()).find(why), std::string::npos) << status.ToString();
+  };
+  ActionPlan bad = plan;
+  bad.stages[1].tasks = 0;
+  refused(bad, "a gang of 0 ranks");
+  bad = plan;
+  bad.stages[1].tasks = kGangRanksMax + 1;
+  refused(bad, "a gang of 257 ranks");
+  bad = plan;
+  bad.stages[1].output = StageOutput::kSegment;
+  refused(bad, "a gang gives a result");
+  bad = plan;
+  bad.stages[1].gang->attempts_max = 0;
+  refused(bad, "may not even be tried once");
+  bad = plan;
+  bad.stages.push_back(MakeStage(3, 1, StageOutput::kResult, {{StageId{2}, InputPattern::kGather}}));
+  refused(bad, "a gang is the last stage");
+  for (auto spoil :
+       std::initializer_list<void (*)(GangStage&)>{[](GangStage& g) { ++g.placement_ms; }, [](GangStage& g) { g.spread = false; },
+                                                   [](GangStage& g) { ++g.attempts_max; }, [](GangStage& g) { ++g.restarts_max; }}) {
+    ActionPlan other = plan;
+    spoil(*other.stages[1].gang);
+    EXPECT_NE(FirstDifference(plan, other).find("as a gang in another way"), std::string::npos);
+  }
+}
+
 TEST(StageGraph, ExplainShowsEachStageOnceWithDepthTasksAndInputs) {
   EXPECT_EQ(Explain(Legal()),
             "action 3: WriteText (a.cc:4)\n"

@@ -259,10 +259,12 @@ void Daemon::Beat() {
   beat->set_executors(static_cast<std::uint32_t>(executors_.size()));
   beat->set_executor_pss_bytes_max(pss_bytes_max_);
   for (const auto& [id, executor] : executors_)
-    for (const auto& [task, c] : executor->checks.TakeProgress()) {
+    for (auto& [id_of_task, said] : executor->checks.TakeProgress()) {
+      const task::TaskCounters& c = said.counters;
       wire::TaskProgress* progress = beat->add_progress();
+      progress->set_line(std::move(said.line));
       progress->set_executor(id.value);
-      dag::ToWire(task, progress->mutable_id());
+      dag::ToWire(id_of_task, progress->mutable_id());
       wire::TaskCounters* counters = progress->mutable_counters();
       counters->set_records_in(c.records_in);
       counters->set_bytes_in(c.bytes_in);

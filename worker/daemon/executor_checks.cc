@@ -8,6 +8,8 @@ namespace ropewalk::worker {
 namespace {
 
 constexpr std::uint32_t kProtocol = 1;
+constexpr std::size_t kLineBytesMax = 200;
+constexpr std::size_t kExchangeBytesMax = 64 << 10;
 
 Status Wrong(std::string why) {
   return Status(Code::kInvalid, "WORKER20", "an executor said what it cannot say", std::move(why), "does user code write to descriptor 3?");
@@ -64,9 +66,14 @@ Result<ExecutorChecks::Verdict> ExecutorChecks::OnMessage(const std::string& pay
     case wire::FromExecutor::kProgress: {
       TaskAttempt id = dag::FromWire(message.progress().id());
       const wire::TaskCounters& c = message.progress().counters();
-      if (knows(id)) progress_[id] = {c.records_in(), c.bytes_in(), c.records_out(), c.bytes_out(), c.bytes_spilled()};
+      if (knows(id))
+        progress_[id] = {{c.records_in(), c.bytes_in(), c.records_out(), c.bytes_out(), c.bytes_spilled()},
+                         message.progress().line().substr(0, kLineBytesMax)};
       return Verdict::kDrop;
     }
+    case wire::FromExecutor::kGangExchange:
+      if (message.gang_exchange().value().size() > kExchangeBytesMax) return Wrong("an exchange that is larger than they may be");
+      return knows(dag::FromWire(message.gang_exchange().id())) ? Verdict::kForward : Verdict::kDrop;
     case wire::FromExecutor::kAtAction:
       if (message.at_action().plan().sequence() <= last_action_) return Wrong("an action that is not after the one before");
       last_action_ = message.at_action().plan().sequence();

@@ -29,8 +29,12 @@ class ExecutorChecks {
   // Notes what is ordered: one serialised ToExecutor on its way to the executor. kInvalid: it cannot be read (the master's fault).
   Status OnOrder(const std::string& payload);
 
+  struct Progress {
+    task::TaskCounters counters;
+    std::string line;
+  };
   // What running tasks have said of themselves since the last call.
-  std::map<TaskAttempt, task::TaskCounters> TakeProgress() { return std::exchange(progress_, {}); }
+  std::map<TaskAttempt, Progress> TakeProgress() { return std::exchange(progress_, {}); }
 
   // The executor is gone: frees what its unfinished attempts left.
   void FreeLeftovers();
@@ -45,7 +49,7 @@ class ExecutorChecks {
   bool welcomed_ = false, main_returned_ = false;
   std::uint64_t last_action_ = 0;
   std::map<TaskAttempt, bool> tasks_;  // ordered, not ended -> is it a verifying run
-  std::map<TaskAttempt, task::TaskCounters> progress_;
+  std::map<TaskAttempt, Progress> progress_;
 };
 
 }  // namespace ropewalk::worker

@@ -72,11 +72,12 @@ struct Running {
 struct TaskRunner::Impl {
   RunnerOptions options;
   std::unique_ptr<dag::RecordCursor[]> own_cursors;
+  std::deque<dag::RecordCursor> more_cursors;  // of threads beyond the slots
 
   mutable std::mutex mutex;
   std::condition_variable work, idle;
   std::deque<TaskOrder> queue;    // at most `slots` in practice: the scheduler counts
-  std::vector<Running*> running;  // one for each slot; nullptr: idle
+  std::vector<Running*> running;  // one for each thread; nullptr: idle
   TaskCounters finished;          // sums of attempts that are over
   bool stopping = false;
   std::vector<std::thread> threads;
@@ -124,8 +125,26 @@ struct TaskRunner::Impl {
     }
   }
 
+  dag::RecordCursor& CursorOf(std::uint32_t slot) {
+    if (slot < options.slots) return options.cursors[slot];
+    std::lock_guard lock(mutex);
+    return more_cursors[slot - options.slots];
+  }
+
+  // Ranks wait for each other, so none may wait for a thread: with `mutex` held.
+  void MakeRoomForRanks() {
+    std::size_t idle_threads = 0;
+    for (const Running* run : running) idle_threads += run == nullptr ? 1 : 0;
+    for (; idle_threads < queue.size(); ++idle_threads) {
+      const auto slot = static_cast<std::uint32_t>(running.size());
+      running.push_back(nullptr);
+      more_cursors.emplace_back();
+      threads.emplace_back([this, slot] { Loop(slot); });
+    }
+  }
+
   void RunOne(std::uint32_t slot, TaskOrder order, Running* run) {
-    dag::RecordCursor& cursor = options.cursors[slot];
+    dag::RecordCursor& cursor = CursorOf(slot);
     cursor.split.store(order.id.task, std::memory_order_relaxed);
     cursor.offset.store(0, std::memory_order_relaxed);
     cursor.task.store(order.id.task, std::memory_order_relaxed);
@@ -146,6 +165,7 @@ struct TaskRunner::Impl {
     context.cursor = &cursor;
     context.precise_cursor = order.precise_cursor;
     context.cancelled = &run->cancelled;
+    context.gang = order.gang.get();
 
     dag::TaskResult result;
     Status status = RunProgram(order, cursor, context, &result);
@@ -191,7 +211,9 @@ TaskRunner::~TaskRunner() {
 void TaskRunner::Run(TaskOrder order) {
   {
     std::lock_guard lock(impl_->mutex);
+    const bool rank = order.gang != nullptr;
     impl_->queue.push_back(std::move(order));
+    if (rank) impl_->MakeRoomForRanks();
   }
   impl_->work.notify_one();
 }

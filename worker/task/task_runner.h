@@ -31,8 +31,9 @@ struct TaskOrder {
   std::string stage_name;                            // for messages
   std::shared_ptr<const dag::StageProgram> program;  // shared by the attempts of its stage; copied before it runs
   std::vector<dag::TaskInput> inputs;
-  bool precise_cursor = false;     // retries name the record
-  std::uint64_t memory_bytes = 0;  // taken from RunnerOptions::memory before it runs
+  bool precise_cursor = false;                  // retries name the record
+  std::uint64_t memory_bytes = 0;               // taken from RunnerOptions::memory before it runs
+  std::shared_ptr<dag::GangContext> gang = {};  // of a rank; it starts at once, on a thread more where all are busy
 };
 
 // Plain values of dag::TaskProgress.

@@ -1,0 +1,584 @@
+// Gangs in the core: placed all or none, lost and formed anew together, told why.
+#include <gtest/gtest.h>
+
+#include "master/scheduler/records.h"
+#include "tests/unit/scheduler_fixture.h"
+
+namespace ropewalk::scheduler {
+namespace {
+
+dag::Stage GangStage(std::uint64_t id, std::uint32_t ranks, dag::GangStage gang = {.placement_ms = 60'000, .restarts_max = 5}) {
+  dag::Stage stage = MakeStage(id, ranks, dag::StageOutput::kResult);
+  stage.name = "RunGang \"g\" (g.cc:1)";
+  stage.gang = gang;
+  return stage;
+}
+
+class Gang : public testing::Test {
+ protected:
+  explicit Gang(Options options = {}) : p(options) {}
+
+  // A job whose executors all stand at its gang.
+  JobId Start(std::uint32_t ranks, dag::GangStage gang = {.placement_ms = 60'000, .restarts_max = 5}, const std::string& key = "k") {
+    plan = MakePlan(1, {GangStage(9, ranks, gang)});
+    const std::size_t before = p.started.size();
+    JobId job = p.Submit(key, true);
+    for (std::size_t i = before; i < p.started.size(); ++i) Join(p.started[i].executor);
+    return job;
+  }
+  void Join(ExecutorId executor) {
+    p.Do(ExecutorReady{executor});
+    p.Do(ExecutorAtAction{executor, plan});
+  }
+  // Executors that were started since and do not stand anywhere yet.
+  void JoinNew(std::size_t from) {
+    for (std::size_t i = from; i < p.started.size(); ++i) Join(p.started[i].executor);
+  }
+  std::vector<RunTask> Ranks() const {
+    std::vector<RunTask> ranks;
+    for (const RunTask& task : p.tasks)
+      if (task.gang) ranks.push_back(task);
+    return ranks;
+  }
+  void Fail(const RunTask& task, Status status) {
+    std::erase_if(p.tasks, [&](const RunTask& t) { return t.id == task.id; });
+    p.Do(TaskFailed{task.executor, task.job, task.id, std::move(status)});
+  }
+  void Kill(ExecutorId executor, int signal = 9, Status reason = Status(Code::kUnavailable, "WORKER30", "an executor ended by signal 9")) {
+    std::erase_if(p.tasks, [&](const RunTask& t) { return t.executor == executor; });
+    ExecutorExited exited;
+    exited.executor = executor;
+    exited.reason = std::move(reason);
+    exited.signal = signal;
+    p.Do(exited);
+  }
+  // What told ranks do: they report that a peer is gone.
+  void ReportLoss() {
+    for (const RunTask& rank : Ranks()) Fail(rank, Status(Code::kUnavailable, "GANG02", "a peer is gone"));
+  }
+  void Say(const RunTask& rank, std::uint64_t round, const std::string& bytes) {
+    p.Do(GangExchanged{rank.executor, rank.job, rank.id, rank.gang->epoch, round, bytes});
+  }
+
+  Puppet p;
+  dag::ActionPlan plan;
+};
+
+TEST_F(Gang, AllRanksStartInOneStepOnSlotsOfTheirOwn) {
+  p.AddWorker(1);
+  p.AddWorker(2);
+  JobId job = Start(4);
+  ASSERT_EQ(p.tasks.size(), 4u);
+  std::map<ExecutorId, int> on;
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    const RunTask& task = p.tasks[rank];
+    ASSERT_TRUE(task.gang.has_value());
+    EXPECT_EQ(task.gang->rank, rank);
+    EXPECT_EQ(task.gang->ranks, 4u);
+    EXPECT_EQ(task.gang->epoch, 0u);
+    EXPECT_EQ(task.id.task, rank);
+    ++on[task.executor];
+  }
+  EXPECT_EQ(on.size(), 2u);
+  for (const auto& [executor, ranks] : on) EXPECT_EQ(ranks, 2);
+  EXPECT_EQ(p.tasks[0].gang->machine, p.tasks[1].gang->machine) << "neighbours share a machine";
+  EXPECT_EQ(p.tasks[0].gang->address, p.tasks[0].gang->machine) << "the host of the data address, which is w1:1 here";
+  EXPECT_EQ(p.scheduler->Job(job)->stages.at(0).running, 4u);
+
+  // The number of the forming is journalled, synced, before any rank is ordered.
+  std::size_t record = 0, order = 0;
+  for (std::size_t i = 0; i < p.all.size(); ++i) {
+    if (const auto* r = std::get_if<JournalRecord>(&p.all[i]); r != nullptr && std::holds_alternative<GangRecord>(*Decode(r->bytes))) {
+      record = i;
+      EXPECT_TRUE(r->sync);
+    }
+    if (order == 0 && std::holds_alternative<RunTask>(p.all[i])) order = i;
+  }
+  EXPECT_GT(record, 0u);
+  EXPECT_LT(record, order);
+
+  p.FinishTasks();
+  ASSERT_NE(p.Last<PublishAction>(), nullptr);
+  EXPECT_EQ(p.Last<PublishAction>()->values->at(0), "v9.0");
+  EXPECT_EQ(p.Last<PublishAction>()->values->at(1), "") << "only rank 0's value is kept";
+  EXPECT_TRUE(p.tasks.empty()) << "no rank is run a second time to be compared";
+  for (const RunTask& task : p.All<RunTask>()) EXPECT_FALSE(task.verify);
+}
+
+TEST_F(Gang, NothingStartsUntilThereIsRoomForAll) {
+  p.AddWorker(1, 2);
+  p.AddWorker(2, 1);
+  Start(4);
+  EXPECT_TRUE(p.tasks.empty());
+  std::size_t before = p.started.size();
+  p.AddWorker(3, 1);
+  EXPECT_TRUE(p.tasks.empty()) << "its executor does not stand at the action yet";
+  JoinNew(before);
+  EXPECT_EQ(Ranks().size(), 4u);
+}
+
+TEST_F(Gang, PacksOntoFewMachinesOrSpreads) {
+  p.AddWorker(1, 1);
+  p.AddWorker(2, 4);
+  p.AddWorker(3, 2);
+  Start(4, {.placement_ms = 60'000});
+  ASSERT_EQ(Ranks().size(), 4u);
+  for (const RunTask& rank : Ranks()) EXPECT_EQ(rank.gang->machine, "w2");
+  p.FinishTasks();
+  Start(4, {.placement_ms = 60'000, .spread = true}, "k2");
+  ASSERT_EQ(Ranks().size(), 4u);
+  std::map<std::string, int> on;
+  for (const RunTask& rank : Ranks()) ++on[rank.gang->machine];
+  EXPECT_EQ(on, (std::map<std::string, int>{{"w1", 1}, {"w2", 2}, {"w3", 1}}));
+}
+
+TEST_F(Gang, ASpreadGangWaitsAMomentForExecutorsThatStart) {
+  p.AddWorker(1, 4);
+  p.AddWorker(2, 4);
+  plan = MakePlan(1, {GangStage(9, 2, {.spread = true})});
+  p.Submit();
+  Join(p.started[0].executor);
+  EXPECT_TRUE(p.tasks.empty());
+  p.Advance(1000);
+  Join(p.started[1].executor);
+  ASSERT_EQ(Ranks().size(), 2u);
+  EXPECT_NE(Ranks()[0].executor, Ranks()[1].executor);
+}
+
+TEST_F(Gang, ASpreadGangDoesNotWaitLongForOneThatNeverComes) {
+  p.AddWorker(1, 4);
+  p.AddWorker(2, 4);
+  plan = MakePlan(1, {GangStage(9, 2, {.spread = true})});
+  p.Submit();
+  Join(p.started[0].executor);
+  p.Advance(Options().gang_spread_wait_ms + 10);
+  EXPECT_EQ(Ranks().size(), 2u);
+}
+
+// Another job with an endless supply of small tasks takes every slot that becomes free, but for those that the gang holds.
+TEST_F(Gang, AStreamOfSmallTasksDoesNotStarveIt) {
+  p.segment_stages.ids.clear();
+  p.AddWorker(1, 2);
+  p.AddWorker(2, 2);
+  p.Submit("small");
+  for (const StartExecutor& start : std::vector(p.started)) {
+    p.Do(ExecutorReady{start.executor});
+    p.Do(ExecutorAtAction{start.executor, MakePlan(1, {MakeStage(1, 1000, dag::StageOutput::kResult)})});
+  }
+  ASSERT_EQ(p.tasks.size(), 4u);
+  Start(3, {.placement_ms = 0}, "gang");
+  EXPECT_TRUE(Ranks().empty());
+  EXPECT_EQ(p.Count("gang_holds"), 1u);
+  // Small tasks end one by one, and as often as one does the other job has another. No more than one end of each that ran is needed.
+  int ended = 0;
+  while (Ranks().empty() && ended < 100) {
+    p.Finish(p.tasks.front());
+    ++ended;
+    EXPECT_LE(Ranks().size() + p.tasks.size(), 8u);
+  }
+  EXPECT_LE(ended, 4);
+  ASSERT_EQ(Ranks().size(), 3u);
+  EXPECT_EQ(p.tasks.size(), 4u) << "the fourth slot goes on with small tasks";
+  for (const RunTask& rank : Ranks()) p.Finish(rank);
+  EXPECT_EQ(p.tasks.size(), 4u) << "and the others do when the gang is done";
+}
+
+TEST_F(Gang, OneThatCannotFitHoldsNothing) {
+  p.segment_stages.ids.clear();
+  p.AddWorker(1, 2);
+  Start(3, {.placement_ms = 0}, "gang");
+  const std::size_t before = p.started.size();
+  p.Submit("small");
+  p.Do(ExecutorReady{p.started[before].executor});
+  p.Do(ExecutorAtAction{p.started[before].executor, MakePlan(1, {MakeStage(1, 50, dag::StageOutput::kResult)})});
+  for (int i = 0; i < 25; ++i) {
+    ASSERT_EQ(p.tasks.size(), 2u);
+    p.FinishTasks();
+  }
+  EXPECT_EQ(p.Count("action_published"), 1u);
+  EXPECT_EQ(p.Count("gang_holds"), 0u);
+}
+
+// Ranks may run for days: what a second gang would need of their slots is not drained for, and others go on beside the first one.
+TEST_F(Gang, OneThatWaitsForAnotherGangHoldsNothing) {
+  p.segment_stages.ids.clear();
+  p.AddWorker(1, 4);
+  Start(3, {.placement_ms = 0}, "first");
+  ASSERT_EQ(Ranks().size(), 3u);
+  Start(3, {.placement_ms = 0}, "second");
+  ASSERT_EQ(Ranks().size(), 3u);
+  const std::size_t before = p.started.size();
+  p.Submit("small");
+  p.Do(ExecutorReady{p.started[before].executor});
+  p.Do(ExecutorAtAction{p.started[before].executor, MakePlan(1, {MakeStage(1, 5, dag::StageOutput::kResult)})});
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(p.tasks.size(), 4u);
+    p.Finish(p.tasks.back());
+  }
+  EXPECT_EQ(p.Count("action_published"), 1u);
+  for (const RunTask& rank : Ranks()) p.Finish(rank);
+  EXPECT_EQ(p.Count("gang_formed"), 2u) << "now the second";
+}
+
+TEST_F(Gang, TheTimeOutSaysWhatThereIsAndWhoHasIt) {
+  p.AddWorker(1, 3);
+  p.AddWorker(2, 1);
+  JobId first = Start(2, {.placement_ms = 0}, "first");
+  ASSERT_EQ(Ranks().size(), 2u);
+  JobId job = Start(3, {.placement_ms = 2'500}, "second");
+  p.Advance(2'000);
+  EXPECT_FALSE(p.scheduler->Job(job)->pending_reasons.empty());
+  p.Advance(1'000);
+  Status status = p.scheduler->Job(job)->status;
+  EXPECT_EQ(status.code(), Code::kUnplaceable);
+  EXPECT_EQ(status.tag(), "GANG01");
+  EXPECT_EQ(status.what(), "the gang stage s9 (RunGang \"g\" (g.cc:1)) of 3 ranks could not be placed within 2.5 s");
+  EXPECT_EQ(status.why(), "it needs 3 slots at once; there are 4, 2 of them free (w1 has 3, 2 used by job j-001; w2 has 1)");
+  EXPECT_NE(status.fix(), "");
+  EXPECT_EQ(p.scheduler->Job(first)->phase, JobPhase::kRunning);
+}
+
+TEST_F(Gang, ALostMachineFreesTheOthersAndTheGangIsFormedAnew) {
+  p.AddWorker(1, 2);
+  p.AddWorker(2, 1);
+  Start(3);
+  std::vector<RunTask> first = Ranks();
+  ASSERT_EQ(first.size(), 3u);
+  ASSERT_EQ(first[2].gang->machine, "w2");
+  p.Do(WorkerLost{WorkerId{2}, "its connection ended"});
+  std::erase_if(p.tasks, [&](const RunTask& t) { return t.id == first[2].id; });
+  std::vector<EndRank> told = p.All<EndRank>();
+  ASSERT_EQ(told.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(told[i].id, first[i].id);
+    EXPECT_EQ(told[i].status.code(), Code::kUnavailable);
+    EXPECT_EQ(told[i].status.what(), "rank 2 on machine w2 was lost");
+  }
+  // A rank that ends well all the same has not done the gang's work.
+  p.Finish(first[0]);
+  EXPECT_TRUE(p.All<PublishAction>().empty());
+  std::size_t before = p.started.size();
+  p.AddWorker(4, 1);
+  JoinNew(before);
+  p.Advance(1'000);
+  EXPECT_TRUE(p.All<RunTask>().size() == 3) << "one rank has not reported: its slot is not free, and it may still be writing";
+  Fail(first[1], Status(Code::kUnavailable, "GANG02", "a peer is gone"));
+  p.Advance(1'000);
+  std::vector<RunTask> second = Ranks();
+  ASSERT_EQ(second.size(), 3u);
+  for (const RunTask& rank : second) EXPECT_EQ(rank.gang->epoch, 1u);
+  // Nothing of the first forming counts any more.
+  p.Do(TaskFinished{first[1].executor, first[1].job, first[1].id, {}, {}});
+  p.Do(TaskFailed{first[0].executor, first[0].job, first[0].id, Status(Code::kUserError, "X", "late")});
+  EXPECT_EQ(Ranks().size(), 3u);
+  p.FinishTasks();
+  ASSERT_NE(p.Last<PublishAction>(), nullptr);
+  EXPECT_TRUE(p.Last<PublishAction>()->status.ok());
+  EXPECT_EQ(p.Count("gang_formed"), 2u);
+}
+
+TEST_F(Gang, AKilledExecutorIsALostMachineToItsRanks) {
+  p.AddWorker(1, 2);
+  p.AddWorker(2, 2);
+  Start(4);
+  std::vector<RunTask> first = Ranks();
+  Kill(first[0].executor);
+  ASSERT_EQ(p.All<EndRank>().size(), 2u) << "the two ranks that live";
+  EXPECT_EQ(p.All<EndRank>()[0].status.what(), "rank 0 on machine " + first[0].gang->machine + " was lost");
+  ReportLoss();
+  std::size_t before = p.started.size();
+  p.Advance(300);
+  JoinNew(before);
+  ASSERT_EQ(Ranks().size(), 4u);
+  EXPECT_EQ(Ranks()[0].gang->epoch, 1u);
+}
+
+TEST_F(Gang, AnErrorOfTheProgramFailsTheJobAtTheThirdForming) {
+  p.AddWorker(1, 2);
+  JobId job = Start(2);
+  for (std::uint32_t forming = 0; forming < 3; ++forming) {
+    std::vector<RunTask> ranks = Ranks();
+    ASSERT_EQ(ranks.size(), 2u) << forming;
+    EXPECT_EQ(ranks[0].gang->epoch, forming);
+    Fail(ranks[1], Status(Code::kUserError, "USER01", "loss is not a number", "step 12", "lower the rate"));
+    if (forming < 2) {
+      ReportLoss();
+      p.Advance(1'000);
+    }
+  }
+  EXPECT_EQ(p.scheduler->Job(job)->phase, JobPhase::kRunning) << "the other rank may yet say that its machine is gone";
+  ReportLoss();
+  Status status = p.scheduler->Job(job)->status;
+  EXPECT_EQ(status.code(), Code::kUserError);
+  EXPECT_EQ(status.tag(), "USER01");
+  EXPECT_EQ(status.what(), "rank 1 of stage s9 (RunGang \"g\" (g.cc:1)) on w1 failed: loss is not a number");
+  EXPECT_EQ(status.why(), "step 12; the gang was formed 3 times and a rank failed each time");
+  EXPECT_EQ(status.fix(), "lower the rate");
+}
+
+// The peer's complaint often comes first: the reason is what all reports together say.
+TEST_F(Gang, TheReasonIsTheFailedRankAndNotTheOneThatNoticed) {
+  p.AddWorker(1, 2);
+  JobId job = Start(2, {.placement_ms = 0, .attempts_max = 1});
+  std::vector<RunTask> ranks = Ranks();
+  Fail(ranks[0], Status(Code::kUnavailable, "NET01", "connection reset by rank 1"));
+  EXPECT_EQ(p.scheduler->Job(job)->phase, JobPhase::kRunning);
+  Fail(ranks[1], Status(Code::kUserError, "USER01", "out of range"));
+  EXPECT_EQ(p.scheduler->Job(job)->status.what(), "rank 1 of stage s9 (RunGang \"g\" (g.cc:1)) on w1 failed: out of range");
+}
+
+// A rank that answers the loss of a machine with an error of its own is not to blame.
+TEST_F(Gang, AnErrorBesideALostMachineDoesNotCount) {
+  p.AddWorker(1, 1);
+  p.AddWorker(2, 1);
+  JobId job = Start(2, {.placement_ms = 0, .attempts_max = 1, .restarts_max = 5});
+  std::vector<RunTask> ranks = Ranks();
+  Fail(ranks[0], Status(Code::kUserError, "USER01", "threw std::runtime_error: peer closed"));
+  Kill(ranks[1].executor);
+  std::size_t before = p.started.size();
+  p.Advance(500);
+  JoinNew(before);
+  EXPECT_EQ(Ranks().size(), 2u);
+  EXPECT_EQ(p.scheduler->Job(job)->phase, JobPhase::kRunning);
+}
+
+TEST_F(Gang, ACrashIsTheProgramsAndALostPeerIsNot) {
+  p.AddWorker(1, 1);
+  p.AddWorker(2, 1);
+  JobId job = Start(2, {.placement_ms = 0, .attempts_max = 2, .restarts_max = 5});
+  for (int forming = 0; forming < 2; ++forming) {
+    std::vector<RunTask> ranks = Ranks();
+    ASSERT_EQ(ranks.size(), 2u);
+    std::size_t before = p.started.size();
+    Kill(ranks[1].executor, 11, Status(Code::kUserError, "WORKER31", "an executor ended by signal 11"));
+    ReportLoss();
+    p.Advance(1'000);
+    if (forming == 0) JoinNew(before);
+  }
+  EXPECT_EQ(p.scheduler->Job(job)->status.code(), Code::kUserError);
+  EXPECT_NE(p.scheduler->Job(job)->status.what().find("rank 1 crashed (signal 11)"), std::string::npos)
+      << p.scheduler->Job(job)->status.what();
+}
+
+// With several ranks in one executor the one whose thread crashed is named.
+TEST_F(Gang, TheCrashedRankIsNamedAmongThoseOfItsExecutor) {
+  p.AddWorker(1, 3);
+  JobId job = Start(3, {.placement_ms = 0, .attempts_max = 1});
+  std::vector<RunTask> ranks = Ranks();
+  ExecutorExited exited;
+  exited.executor = ranks[0].executor;
+  exited.reason = Status(Code::kUserError, "WORKER31", "an executor ended by signal 11");
+  exited.signal = 11;
+  exited.cursors = {{ranks[0].id, 0, 0, 0, ""}, {ranks[1].id, 1, 0, 11, ""}, {ranks[2].id, 2, 0, 0, ""}};
+  p.Do(exited);
+  EXPECT_EQ(p.scheduler->Job(job)->status.what(), "rank 1 of stage s9 (RunGang \"g\" (g.cc:1)) on w1 failed: rank 1 crashed (signal 11)");
+}
+
+TEST_F(Gang, LossesInARowAreBoundedAndASteadyFormingForgivesThem) {
+  p.AddWorker(1, 2);
+  JobId job = Start(2, {.placement_ms = 0, .restarts_max = 2});
+  auto lose = [&](TimeMs after) {
+    ASSERT_EQ(Ranks().size(), 2u);
+    p.Advance(after);
+    ReportLoss();
+    p.Advance(5'000);
+  };
+  lose(10);
+  lose(10);
+  lose(Options().gang_steady_ms + 1);
+  lose(10);
+  EXPECT_EQ(p.scheduler->Job(job)->phase, JobPhase::kRunning);
+  p.Advance(10);
+  ReportLoss();
+  EXPECT_EQ(p.scheduler->Job(job)->status.tag(), "GANG04");
+  EXPECT_EQ(p.scheduler->Job(job)->status.code(), Code::kUnavailable);
+}
+
+TEST_F(Gang, ExchangeGivesEveryRankTheBytesOfAllByRank) {
+  p.AddWorker(1, 2);
+  p.AddWorker(2, 1);
+  Start(3);
+  std::vector<RunTask> ranks = Ranks();
+  Say(ranks[2], 1, "c");
+  Say(ranks[0], 1, "a");
+  Say(ranks[0], 1, "a");  // a duplicate
+  Say(ranks[1], 2, "?");  // of no round that is open
+  EXPECT_TRUE(p.All<GangGathered>().empty());
+  Say(ranks[1], 1, "b");
+  std::vector<GangGathered> answers = p.All<GangGathered>();
+  ASSERT_EQ(answers.size(), 2u) << "one for each executor";
+  for (const GangGathered& answer : answers) {
+    EXPECT_EQ(*answer.values, (std::vector<std::string>{"a", "b", "c"}));
+    EXPECT_EQ(answer.round, 1u);
+    EXPECT_EQ(answer.epoch, 0u);
+    EXPECT_EQ(answer.stage, StageId{9});
+  }
+  Say(ranks[1], 1, "late");  // that round is over
+  for (std::size_t i = 0; i < 3; ++i) Say(ranks[i], 2, std::to_string(i));
+  EXPECT_EQ(*p.Last<GangGathered>()->values, (std::vector<std::string>{"0", "1", "2"}));
+  EXPECT_EQ(p.All<GangGathered>().size(), 4u);
+
+  // What a rank said before the gang was lost is nothing to the next forming.
+  Say(ranks[0], 3, "old");
+  p.Do(WorkerLost{WorkerId{2}, "gone"});
+  std::erase_if(p.tasks, [&](const RunTask& t) { return t.id == ranks[2].id; });
+  std::size_t before = p.started.size();
+  p.AddWorker(3, 1);
+  JoinNew(before);
+  Say(ranks[1], 3, "old");
+  ReportLoss();
+  p.Advance(1'000);
+  std::vector<RunTask> again = Ranks();
+  ASSERT_EQ(again.size(), 3u);
+  Say(ranks[0], 1, "stale");
+  p.Do(GangExchanged{again[0].executor, again[0].job, again[0].id, 0, 1, "of another epoch"});
+  for (std::size_t i = 0; i < 3; ++i) Say(again[i], 1, "n" + std::to_string(i));
+  EXPECT_EQ(*p.Last<GangGathered>()->values, (std::vector<std::string>{"n0", "n1", "n2"}));
+  EXPECT_EQ(p.Last<GangGathered>()->epoch, 1u);
+}
+
+TEST_F(Gang, AnExchangeThatCanNeverEndIsAnErrorOfTheProgram) {
+  for (bool exchange_first : {true, false}) {
+    Puppet fresh;
+    p = std::move(fresh);
+    p.AddWorker(1, 2);
+    JobId job = Start(2, {.placement_ms = 0, .attempts_max = 1});
+    std::vector<RunTask> ranks = Ranks();
+    if (exchange_first) Say(ranks[0], 1, "x");
+    p.Finish(ranks[1]);
+    if (!exchange_first) Say(ranks[0], 1, "x");
+    ASSERT_EQ(p.All<EndRank>().size(), 1u);
+    EXPECT_EQ(p.All<EndRank>()[0].id, ranks[0].id);
+    ReportLoss();
+    EXPECT_EQ(p.scheduler->Job(job)->status.tag(), "GANG05") << p.scheduler->Job(job)->status.ToString();
+  }
+}
+
+TEST_F(Gang, ARankThatDoesNotEndIsStoppedWithItsExecutor) {
+  p.AddWorker(1, 1);
+  p.AddWorker(2, 1);
+  JobId job = Start(2);
+  std::vector<RunTask> ranks = Ranks();
+  Kill(ranks[1].executor);
+  std::size_t before = p.started.size();
+  p.Advance(Options().gang_end_ms - 100);
+  EXPECT_TRUE(p.All<StopExecutor>().empty());
+  p.tasks.clear();
+  p.Advance(1'000);
+  ASSERT_EQ(p.All<StopExecutor>().size(), 1u);
+  EXPECT_EQ(p.All<StopExecutor>()[0].executor, ranks[0].executor);
+  JoinNew(before);
+  p.Advance(1'000);
+  ASSERT_EQ(Ranks().size(), 2u);
+  EXPECT_EQ(Ranks()[0].gang->epoch, 1u);
+  EXPECT_EQ(p.scheduler->Job(job)->phase, JobPhase::kRunning);
+}
+
+TEST_F(Gang, CancellingTheJobTellsTheRanks) {
+  p.AddWorker(1, 2);
+  JobId job = Start(2);
+  p.Do(JobCancelled{job, "enough"});
+  ASSERT_EQ(p.All<EndRank>().size(), 2u);
+  EXPECT_EQ(p.All<EndRank>()[0].status.code(), Code::kCancelled);
+}
+
+// A restarted master forms the gang anew, under a number that was never used, and remembers how often it failed; also from a snapshot.
+TEST_F(Gang, ARestartOfTheMasterUsesNoNumberTwice) {
+  for (bool snapshot : {false, true}) {
+    Puppet fresh;
+    p = std::move(fresh);
+    p.AddWorker(1, 2);
+    JobId job = Start(2);
+    for (std::uint32_t forming = 0; forming < 2; ++forming) {
+      Fail(Ranks()[0], Status(Code::kUserError, "USER01", "bad"));
+      ReportLoss();
+      p.Advance(1'000);
+    }
+    ASSERT_EQ(Ranks().size(), 2u);
+    EXPECT_EQ(Ranks()[0].gang->epoch, 2u);
+    if (snapshot) p.journal = p.scheduler->Snapshot();
+    p.Restart();
+    p.AddWorker(11, 2);
+    JoinNew(0);
+    std::vector<RunTask> ranks = Ranks();
+    ASSERT_EQ(ranks.size(), 2u);
+    EXPECT_EQ(ranks[0].gang->epoch, 3u);
+    Fail(ranks[1], Status(Code::kUserError, "USER01", "bad"));
+    ReportLoss();
+    EXPECT_EQ(p.scheduler->Job(job)->status.tag(), "USER01") << "the third in the life of the job, snapshot " << snapshot;
+  }
+}
+
+TEST_F(Gang, TheSecondGangOfAJobGoesOnCounting) {
+  p.AddWorker(1, 2);
+  Start(2);
+  p.FinishTasks();
+  plan = MakePlan(2, {GangStage(17, 2)});
+  p.Do(ExecutorAtAction{p.started[0].executor, plan});
+  ASSERT_EQ(Ranks().size(), 2u);
+  EXPECT_EQ(Ranks()[0].gang->epoch, 1u);
+}
+
+// A gang that reads what other stages made: they run first, and a lost part is made again before the gang is formed anew.
+TEST_F(Gang, ItsInputsAreThereBeforeItIsFormed) {
+  p.AddWorker(1, 2);
+  dag::Stage gang = GangStage(9, 2);
+  gang.inputs = {{StageId{1}, dag::InputPattern::kAllToAll, 0}};
+  plan = MakePlan(1, {MakeStage(1, 3, dag::StageOutput::kSegment), gang});
+  p.Submit();
+  Join(p.started[0].executor);
+  ASSERT_EQ(p.tasks.size(), 2u);
+  EXPECT_TRUE(Ranks().empty());
+  p.FinishTasks();
+  p.FinishTasks();
+  std::vector<RunTask> ranks = Ranks();
+  ASSERT_EQ(ranks.size(), 2u);
+  ASSERT_EQ(ranks[1].inputs.at(0).segments.size(), 3u);
+  std::erase_if(p.tasks, [&](const RunTask& t) { return t.id == ranks[1].id; });
+  p.Do(FetchFailed{ranks[1].executor, ranks[1].job, ranks[1].id, ranks[1].inputs.at(0).segments[2],
+                   Status(Code::kDataLoss, "SEG02", "a segment is gone")});
+  ReportLoss();
+  ASSERT_EQ(p.tasks.size(), 1u) << "the lost part";
+  EXPECT_EQ(p.tasks[0].id.stage, StageId{1});
+  p.FinishTasks();
+  p.Advance(1'000);
+  ASSERT_EQ(Ranks().size(), 2u);
+  EXPECT_EQ(Ranks()[0].gang->epoch, 1u);
+  p.FinishTasks();
+  EXPECT_EQ(p.Count("action_published"), 1u);
+}
+
+TEST_F(Gang, WhatRankZeroSaysIsShown) {
+  p.AddWorker(1, 2);
+  JobId job = Start(2);
+  std::vector<RunTask> ranks = Ranks();
+  p.Do(TasksProgressed{ranks[0].executor, {{ranks[0].id, {}, "step 3, loss 1.5"}, {ranks[1].id, {}, "step 4"}}});
+  EXPECT_EQ(p.scheduler->Job(job)->note, "step 3, loss 1.5");
+}
+
+// In one process no machine can join: what does not fit now never will, and a rank that does not end cannot be stopped.
+TEST(GangInOneProcess, RanksShareTheProcessorsUpToABound) {
+  Options options;
+  options.outputs_durable = true;
+  options.gang_slots_min = 8;
+  for (std::uint32_t ranks : {8u, 9u}) {
+    Puppet p(options);
+    p.AddWorker(1, 2);
+    JobId job = p.Submit();
+    p.Do(ExecutorReady{p.started[0].executor});
+    p.Do(ExecutorAtAction{p.started[0].executor, MakePlan(1, {GangStage(9, ranks)})});
+    if (ranks == 8) {
+      EXPECT_EQ(p.tasks.size(), 8u);
+      std::vector<RunTask> running = p.tasks;
+      p.Do(TaskFailed{running[0].executor, running[0].job, running[0].id, Status(Code::kUserError, "U", "bad")});
+      p.Advance(options.gang_end_ms + 10);
+      EXPECT_EQ(p.scheduler->Job(job)->status.tag(), "GANG06");
+    } else {
+      EXPECT_EQ(p.scheduler->Job(job)->status.tag(), "GANG01") << "at once";
+      EXPECT_EQ(p.scheduler->Job(job)->status.code(), Code::kUnplaceable);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ropewalk::scheduler
