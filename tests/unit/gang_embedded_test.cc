@@ -159,7 +159,7 @@ TEST_F(GangEmbedded, AnInterruptFreesRanksThatWait) {
   dag::Session job = Start(2);
   std::atomic<int> waiting{0};
   std::thread interrupt([&] {
-    while (waiting.load() < 2) std::this_thread::yield();
+    while (waiting.load() < 3) std::this_thread::yield();
     std::size_t running = 0;
     EXPECT_TRUE(backend_->Interrupt(&running));
     EXPECT_EQ(running, 3u);
