@@ -115,7 +115,7 @@ struct RecordCursor {
   std::atomic<std::uint64_t> stage{0};   // 0: the slot is idle
   std::atomic<std::uint32_t> task{0};
   std::atomic<std::uint32_t> attempt{0};
-  std::atomic<std::uint32_t> signal{0};  // 0: this slot did not crash
+  std::atomic<std::uint32_t> signal{0};  // 0: this slot did not crash; 1 << 16: its code called exit()
   char source[476] = {};                 // path of the file being read, its tail when too long, NUL-terminated; empty: not a file
 
   void SetSource(std::string_view path) {

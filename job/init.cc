@@ -26,6 +26,7 @@
 #include "job/options.h"
 #include "job/report.h"
 #include "worker/task/exception.h"
+#include "worker/task/task_runner.h"
 
 // Says in the file itself that this executable is a job, for `ropewalk run` and `submit` (client/job_marker.h). A note outlives strip.
 __asm__(
@@ -101,6 +102,15 @@ void OnTerminate() {
   std::abort();
 }
 
+// exit() on a task's thread, or on one that user code started: the handlers of exit wait for that very thread.
+bool OnAnotherThread() { return main_border != nullptr && std::this_thread::get_id() != main_border->thread; }
+
+Status ExitCalled(int code) {
+  return {Code::kUserError, "TASK05", "the job's code called exit(" + std::to_string(code) + ") on another thread than main's",
+          "that would end the job's process while its other tasks run",
+          "throw an exception instead: the error then names the task and its record"};
+}
+
 void GuardMain(std::function<void(const Status&)> fail) {
   main_border = new MainBorder{std::this_thread::get_id(), std::move(fail), std::get_terminate()};  // lives as long as the process
   std::set_terminate(OnTerminate);
@@ -165,6 +175,12 @@ Job InitEmbedded(const JobOptions& options, std::vector<std::string> args) {
   on_exit(
       [](int code, void* arg) {
         auto* p = static_cast<EmbeddedProcess*>(arg);
+        if (OnAnotherThread()) {
+          PrintError(ExitCalled(code), p->output);
+          std::fflush(nullptr);
+          p->backend->AbandonOutputs();
+          _exit(ExitCode(Code::kUserError));
+        }
         p->watch.reset();
         p->backend->MainReturned(code);
         delete p;
@@ -190,7 +206,17 @@ Job InitExecutor(int fd, std::vector<std::string> args) {
     std::fflush(nullptr);
     _exit(ExitCode(status.code()));
   };
-  on_exit([](int code, void* arg) { static_cast<ExecutorBackend*>(arg)->ServeUntilStopped(code); }, backend);
+  on_exit(
+      [](int code, void* arg) {
+        if (OnAnotherThread()) {
+          task::MarkExit();
+          PrintError(ExitCalled(code), OutputForm::kTable);
+          std::fflush(nullptr);
+          _exit(code);
+        }
+        static_cast<ExecutorBackend*>(arg)->ServeUntilStopped(code);
+      },
+      backend);
   GuardMain(fail);
   return Job(dag::SessionOptions{backend, nullptr, fail, std::move(args)});
 }

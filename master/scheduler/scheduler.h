@@ -324,7 +324,7 @@ struct Options {
   TimeMs executor_start_max_ms = 60'000;  // from StartExecutor to ExecutorReady
   TimeMs task_retry_delay_ms = 100;       // after a machine fault; doubled, bounded by 5 s
   TimeMs recovery_grace_ms = 5'000;       // after a restart of the master: how long outputs known to exist may take to be reported
-  TimeMs verify_wait_ms = 2'000;          // how long a verdict waits for a second executor that is still starting
+  TimeMs verify_wait_ms = 2'000;          // how long a finished action waits for the slot of a second executor to verify in
   std::int64_t epoch_us = 0;              // microseconds since 1970 at TimeMs 0, for the times that people read
   TimeMs orphan_grace_ms = 10'000;        // how long a block whose copies are all gone may take to come back with its worker
   std::uint32_t copy_failures_max = 3;    // of one copy, before the checkpoint is given up

@@ -93,8 +93,9 @@ bool Scheduler::State::AssignVerify(JobRun& job) {
         best_other = other;
       }
     if (best == nullptr) continue;
-    if (!best_other && other_exists) continue;  // it will have a free slot
-    if (!best_other && other_starts && (run.verify_since == 0 || now < run.verify_since + options.verify_wait_ms)) continue;
+    // Another one will have a free slot, or be there, soon; unless another job holds it for long: that may not hold up a finished action.
+    bool patient = run.verify_since == 0 || now < run.verify_since + options.verify_wait_ms;
+    if (!best_other && (other_exists || other_starts) && patient) continue;
     run.sample = chosen->task;
     Launch(job, run, run.sample, ServesAt(*best, run), *best, true);
     return true;

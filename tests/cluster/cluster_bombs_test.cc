@@ -118,7 +118,7 @@ TEST(ClusterBombs, TheDaemonIsAsBeforeAndOthersGoOn) {
   };
   const bool grouped = cluster.worker(0).err().find("no cgroups") == std::string::npos;
   for (const Harm& harm : {Harm{"memory", 3, {"WORKER35", "WORKER29", "MEM01"}}, Harm{"descriptors", 3, {"no more descriptors"}},
-                           Harm{"crash", 10, {"TASK04"}}, Harm{"fork", 1, {}}}) {
+                           Harm{"crash", 10, {"TASK04"}}, Harm{"exit", 1, {"TASK04"}}, Harm{"fork", 1, {}}}) {
     if (harm.name == "fork" && !grouped) continue;  // nothing here could hold it
     for (int run = 0; run < harm.runs; ++run) {
       SCOPED_TRACE(harm.name + " " + std::to_string(run));
@@ -192,6 +192,7 @@ int RunJob(int argc, char** argv) {
   if (name == "fork") return HarmMain(job, [] { Fork(); });
   if (name == "descriptors") return HarmMain(job, [] { LeakDescriptors(); });
   if (name == "crash") return HarmMain(job, [] { Crash(); });
+  if (name == "exit") return HarmMain(job, [] { std::exit(5); });
   if (name == "stop") return HarmMain(job, [] { StopSelf(); });
   if (name == "who") return WhoMain(job);
   if (name == "ping") return HarmMain(job, [] {});

@@ -133,6 +133,15 @@ TEST_F(EmbeddedProcess, TheNextJobRemovesWhatAKilledOneLeft) {
   EXPECT_EQ(Left(), std::vector<std::string>{"out"}) << alive->err();
 }
 
+// exit() would run the handlers that join the very thread which called it; and a job that was ended by a task did not succeed.
+TEST_F(EmbeddedProcess, ATaskThatCallsExitEndsTheJobWithAnError) {
+  auto run = SlowJob({"--exit"});
+  EXPECT_EQ(run->Wait(), 1) << run->err();
+  EXPECT_NE(run->err().find("error[TASK05]"), std::string::npos) << run->err();
+  EXPECT_NE(run->err().find("exit(0)"), std::string::npos) << run->err();
+  EXPECT_EQ(Left(), std::vector<std::string>());
+}
+
 TEST_F(EmbeddedProcess, AMisspeltVariableIsRefused) {
   auto run = Run({"wordcount", "small", "-o", "out"}, {"ROPEWALK_THREADZ=1"});
   EXPECT_EQ(run->Wait(), 2) << run->err();
@@ -170,11 +179,12 @@ TEST_F(EmbeddedProcess, MisspeltFlagsAndHelpSpeakOfTheCommand) {
 
 void JobMain(int argc, char** argv) {
   Job job = Init(argc, argv);
-  const bool quick = argc > 3 && std::string(argv[3]) == "--quick";
+  const std::string how = argc > 3 ? argv[3] : "";
   std::vector<int> numbers{1, 2, 3};
   job.FromVector(numbers, {.partitions = 1})
-      .Map([quick](int n) {
-        if (!quick) std::this_thread::sleep_for(std::chrono::seconds(120));
+      .Map([how](int n) {
+        if (how.empty()) std::this_thread::sleep_for(std::chrono::seconds(120));
+        if (how == "--exit" && n == 3) std::exit(0);
         return n;
       })
       .WriteText(argv[2]);

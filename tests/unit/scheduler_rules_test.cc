@@ -239,6 +239,35 @@ TEST(SchedulerRules, TheSecondRunWaitsForASecondExecutorButNotForEver) {
   EXPECT_NE(p.Last<PublishAction>(), nullptr);
 }
 
+// The other executor's only slot is another job's for long: the action is verified where a slot is.
+TEST(SchedulerRules, TheSecondRunDoesNotWaitForAnotherJobsLongTask) {
+  Puppet p;
+  p.AddWorker(1, 1);
+  p.AddWorker(2, 1);
+  p.Submit("long");
+  ExecutorId busy = p.started[0].executor;
+  p.Do(ExecutorReady{busy});
+  p.Do(ExecutorAtAction{busy, MakePlan(1, {MakeStage(7, 1, dag::StageOutput::kResult)})});
+  ASSERT_EQ(p.tasks.size(), 1u);
+  const RunTask held = p.tasks[0];
+  p.tasks.clear();
+  const std::size_t before = p.started.size();
+  p.Submit("short", true);
+  for (std::size_t i = before; i < p.started.size(); ++i) {
+    p.Do(ExecutorReady{p.started[i].executor});
+    p.Do(ExecutorAtAction{p.started[i].executor, MakePlan(1, {MakeStage(8, 1, dag::StageOutput::kResult)})});
+  }
+  ASSERT_EQ(p.started.size(), before + 2);
+  EXPECT_EQ(p.FinishTasks(), 1u);
+  EXPECT_TRUE(p.tasks.empty()) << "it waits for a while";
+  p.Advance(2'500);
+  ASSERT_EQ(p.tasks.size(), 1u);
+  EXPECT_TRUE(p.tasks[0].verify);
+  p.FinishTasks();
+  ASSERT_NE(p.Last<PublishAction>(), nullptr);
+  EXPECT_NE(p.Last<PublishAction>()->executor, held.executor);
+}
+
 TEST(SchedulerRules, ADrivenReplicaThatReturnsEarlyIsNamed) {
   Puppet p;
   p.AddWorker(1);

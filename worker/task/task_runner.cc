@@ -266,7 +266,13 @@ void MarkCrash(int signal) {
   raise(signal);  // SA_RESETHAND gave the default action back; it is delivered when this handler returns
 }
 
+constexpr std::uint32_t kExitMark = 1u << 16;  // no signal's number
+
 }  // namespace
+
+void MarkExit() {
+  if (crash_cursor != nullptr) crash_cursor->signal.store(kExitMark, std::memory_order_release);
+}
 
 void InstallCrashMarks() {
   for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {

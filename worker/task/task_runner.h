@@ -89,5 +89,7 @@ class TaskRunner {
 // Installs handlers for SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT that note the signal in the cursor of the slot whose thread crashed
 // and then let the process die of it. For executors, whose cursors the daemon reads afterwards. Once a process, before the first task.
 void InstallCrashMarks();
+// The same mark for code that called exit() and is about to end the process in good order. Does nothing on a thread that runs no task.
+void MarkExit();
 
 }  // namespace ropewalk::task
