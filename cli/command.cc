@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "base/escape.h"
+#include "base/standard_descriptors.h"
 #include "cli/invocation.h"
 #include "cli/launch.h"
 #include "cli/print.h"
@@ -69,6 +70,7 @@ Result<int> Do(Invocation invocation) {
 }  // namespace
 
 int RunCommand(const std::vector<std::string>& args) {
+  OpenStandardDescriptors();
   job::OutputForm form = GuessOutputForm(args);
   auto fail = [&](const Status& status) {
     job::PrintError(status, form);

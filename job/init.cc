@@ -1,10 +1,12 @@
 #include "job/init.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -12,11 +14,13 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <iostream>
 #include <thread>
 #include <utility>
 
 #include "base/known_names.h"
 #include "base/random.h"
+#include "base/standard_descriptors.h"
 #include "dag/operator_memory.h"
 #include "job/client/submit.h"
 #include "job/embedded/embedded_backend.h"
@@ -59,9 +63,18 @@ void Rewrite(const std::vector<std::string>& kept, int& argc, char** argv) {
   argc = out;
 }
 
-std::string SpillFolder() {
+// In a folder where everybody may write: what has our name there must be ours.
+Result<std::string> SpillFolder() {
   const char* tmp = std::getenv("TMPDIR");
-  return std::string(tmp != nullptr && tmp[0] == '/' ? tmp : "/tmp") + "/ropewalk-" + std::to_string(getuid());
+  std::string folder = std::string(tmp != nullptr && tmp[0] == '/' ? tmp : "/tmp") + "/ropewalk-" + std::to_string(getuid());
+  auto refuse = [&](const std::string& why) {
+    return Status(Code::kInvalid, "JOB08", "cannot use the spill folder " + folder, why, "let TMPDIR name a folder where you may write");
+  };
+  struct stat info = {};
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return refuse(std::strerror(errno));
+  if (lstat(folder.c_str(), &info) != 0) return refuse(std::strerror(errno));
+  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid()) return refuse("what has that name is no folder of yours");
+  return folder;
 }
 
 dag::Settings MakeSettings(const JobOptions& options, const std::vector<std::string>& args) {
@@ -105,6 +118,13 @@ void OnTerminate() {
 // exit() on a task's thread, or on one that user code started: the handlers of exit wait for that very thread.
 bool OnAnotherThread() { return main_border != nullptr && std::this_thread::get_id() != main_border->thread; }
 
+// A full disk shows when the last of what main printed is written.
+Status FlushStdout() {
+  std::cout.flush();
+  if (std::fflush(stdout) != 0) return errno == EPIPE ? Status() : CannotPrint(errno);
+  return std::cout.bad() || std::ferror(stdout) != 0 ? CannotPrint(EIO) : Status();
+}
+
 Status ExitCalled(int code) {
   return {Code::kUserError, "TASK05", "the job's code called exit(" + std::to_string(code) + ") on another thread than main's",
           "that would end the job's process while its other tasks run",
@@ -125,7 +145,15 @@ struct EmbeddedProcess {
   std::atomic<int> signal{0};
   OutputForm output = OutputForm::kTable;
 
+  // On another thread than main's the handlers of exit would wait for that very thread.
+  [[noreturn]] void EndAtOnce(const Status& status) {
+    PrintError(status, output);
+    std::fflush(nullptr);
+    if (backend != nullptr) backend->AbandonOutputs();
+    _exit(ExitCode(status.code()));
+  }
   [[noreturn]] void Fail(const Status& status) {
+    if (OnAnotherThread()) EndAtOnce(status);
     int caught = signal.load();
     if (caught != 0) {
       std::fprintf(stderr, "\ninterrupted: the job was cancelled; no partial output was left\n");
@@ -147,12 +175,14 @@ Job InitEmbedded(const JobOptions& options, std::vector<std::string> args) {
   embedded.memory_bytes_max = options.memory_bytes != 0 ? options.memory_bytes : HalfOfMemory();
   if (embedded.settings.operator_bytes == 0)
     embedded.settings.operator_bytes = dag::OperatorBytesFor(embedded.memory_bytes_max, embedded.settings.slots);
-  embedded.spill_dir = SpillFolder();
   embedded.event_log_path = options.event_log;
   embedded.show_progress = options.output == OutputForm::kTable;
 
   auto* process = new EmbeddedProcess;  // deleted by the exit handler
   process->output = options.output;
+  Result<std::string> spill_folder = SpillFolder();
+  if (!spill_folder.ok()) process->Fail(spill_folder.status());
+  embedded.spill_dir = *std::move(spill_folder);
   Result<std::unique_ptr<EmbeddedBackend>> backend = EmbeddedBackend::Start(std::move(embedded));
   if (!backend.ok()) process->Fail(backend.status());
   process->backend = *std::move(backend);
@@ -175,15 +205,15 @@ Job InitEmbedded(const JobOptions& options, std::vector<std::string> args) {
   on_exit(
       [](int code, void* arg) {
         auto* p = static_cast<EmbeddedProcess*>(arg);
-        if (OnAnotherThread()) {
-          PrintError(ExitCalled(code), p->output);
-          std::fflush(nullptr);
-          p->backend->AbandonOutputs();
-          _exit(ExitCode(Code::kUserError));
-        }
+        if (OnAnotherThread()) p->EndAtOnce(ExitCalled(code));
         p->watch.reset();
         p->backend->MainReturned(code);
+        OutputForm output = p->output;
         delete p;
+        Status flushed = FlushStdout();
+        if (code != 0 || flushed.ok()) return;
+        PrintError(flushed, output);
+        _exit(ExitCode(flushed.code()));
       },
       process);
   auto fail = [process](const Status& status) { process->Fail(status); };
@@ -257,6 +287,8 @@ std::vector<std::string> DeclaredEnvironment(const JobOptions& options) {
 }  // namespace
 
 Job InitProcess(int& argc, char** argv, std::uint32_t cpu_level) {
+  OpenStandardDescriptors();
+  ::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond its limit is an error that can be told
   std::vector<std::string> args = ArgsOf(argc, argv);
   // An executor's variables were chosen by its worker and its submitter.
   if (std::getenv("ROPEWALK_EXECUTOR_FD") == nullptr) {

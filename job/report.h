@@ -13,6 +13,8 @@ namespace ropewalk::job {
 // {"error":{"code":"user_error","tag":"IO03","what":...,"why":...,"fix":...}} in one line.
 std::string ErrorJson(const Status& status);
 // To stderr, with a newline.
+// What to say when the job's own output did not get out (`error`: errno of the write).
+Status CannotPrint(int error);
 void PrintError(const Status& status, OutputForm form);
 
 }  // namespace ropewalk::job

@@ -1,6 +1,8 @@
 #include "storage/toml_file.h"
 
 #define TOML_EXCEPTIONS 0
+// The parser asserts on some malformed headers ("[[["), which it goes on to refuse with line and column.
+#define TOML_ASSERT(condition) static_cast<void>(0)
 #include <toml++/toml.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // zstd by libzstd's streaming decoder: any number of frames (skippable ones too), read in pieces of any size. The decoder's window is at
 // most 128 MiB (libzstd's default limit), so a hostile or --ultra --long file cannot take the machine's memory.
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <vector>
@@ -51,6 +52,9 @@ class ZstdSource final : public ByteSource {
     std::size_t left = ZSTD_decompressStream(stream_, to, &from_);
     if (ZSTD_isError(left)) {
       std::string why = ZSTD_getErrorName(left);
+      if (ZSTD_getErrorCode(left) == ZSTD_error_frameParameter_windowTooLarge)
+        return Status(Code::kUserError, "IO03", Where() + ": the zstd data needs more memory to read than is given to one file",
+                      "it was compressed with a window of more than 128 MiB", "compress it again without --long and --ultra");
       if (frames_ == 0 && StoredOffset() - frame_begin_ <= 4)
         return Status(Code::kUserError, "IO03", Where() + ": this is no zstd data", why,
                       "rename the file without .zst if it is plain text");

@@ -116,7 +116,8 @@ struct Terminal {
 };
 
 // Copies one of the job's streams until its end.
-void CopyLog(const MasterLinkOptions& options, JobId job, const char* stream, int fd, Terminal* terminal) {
+// The error of a write that failed; a reader that has seen enough (EPIPE) is none.
+Status CopyLog(const MasterLinkOptions& options, JobId job, const char* stream, int fd, Terminal* terminal) {
   MasterLink link(options);
   std::uint64_t offset = 0;
   for (;;) {
@@ -130,15 +131,15 @@ void CopyLog(const MasterLinkOptions& options, JobId job, const char* stream, in
     if (!response.ok()) {
       terminal->line.Erase();
       std::fprintf(stderr, "ropewalk: the job's %s cannot be read further: %s\n", stream, response.status().what().c_str());
-      return;
+      return {};
     }
     const wire::LogChunk& chunk = response->log_chunk();
     if (!chunk.data().empty()) {
       terminal->line.Erase();
-      if (!WriteAll(fd, chunk.data())) return;  // a closed pipe: the reader has seen enough
+      if (!WriteAll(fd, chunk.data())) return errno == EPIPE ? Status() : CannotPrint(errno);
     }
     offset = chunk.next_offset();
-    if (chunk.end()) return;
+    if (chunk.end()) return {};
   }
 }
 
@@ -249,7 +250,8 @@ int SubmitAndFollow(const SubmitRequest& request) {
   if (form == OutputForm::kTable) std::fprintf(stderr, "job %s accepted by %s\n", JobName(*job).c_str(), request.options.master.c_str());
 
   Terminal terminal;
-  std::thread out([&] { CopyLog(link_options, *job, "driver", STDOUT_FILENO, &terminal); });
+  Status printed;
+  std::thread out([&] { printed = CopyLog(link_options, *job, "driver", STDOUT_FILENO, &terminal); });
   std::thread err([&] { CopyLog(link_options, *job, "stderr", STDERR_FILENO, &terminal); });
   Result<wire::JobState> end = WaitForEnd(&link, *job, &terminal);
   out.join();
@@ -257,6 +259,7 @@ int SubmitAndFollow(const SubmitRequest& request) {
   terminal.line.Erase();
   if (!end.ok()) return fail(end.status());
   Status status = EndOf(*end, *job);
+  if (status.ok()) status = printed;
   return status.ok() ? 0 : fail(status);
 }
 

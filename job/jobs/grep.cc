@@ -3,34 +3,61 @@
 
 #include <memory>
 
+#include "base/escape.h"
 #include "job/jobs/jobs.h"
 
 namespace ropewalk::jobs {
 namespace {
 
-std::shared_ptr<const RE2> Compile(const Arguments& a) {
-  RE2::Options options;
-  options.set_log_errors(false);
-  options.set_case_sensitive(!a.ignore_case);
-  options.set_literal(!a.regex);
-  return std::make_shared<const RE2>(a.pattern, options);
+bool IsUtf8(std::string_view text) {
+  while (!text.empty()) {
+    std::size_t length = Utf8Length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
 }
+
+// Characters where pattern and line are UTF-8, bytes (as in Latin-1) where one of them is not: no byte is beyond a pattern's reach.
+class Pattern {
+ public:
+  explicit Pattern(const Arguments& a) {
+    RE2::Options options;
+    options.set_log_errors(false);
+    options.set_case_sensitive(!a.ignore_case);
+    options.set_literal(!a.regex);
+    if (IsUtf8(a.pattern)) characters_ = std::make_unique<RE2>(a.pattern, options);
+    options.set_encoding(RE2::Options::EncodingLatin1);
+    bytes_ = std::make_unique<RE2>(a.pattern, options);
+  }
+  const RE2& first() const { return characters_ == nullptr ? *bytes_ : *characters_; }
+  bool Matches(std::string_view line) const {
+    return RE2::PartialMatch(line, characters_ != nullptr && IsUtf8(line) ? *characters_ : *bytes_);
+  }
+
+ private:
+  std::unique_ptr<RE2> characters_, bytes_;
+};
+
+// Without -E and -i the pattern is bytes to be found.
+bool IsPlain(const Arguments& a) { return !a.regex && !a.ignore_case; }
 
 }  // namespace
 
 Status CheckPattern(const Arguments& a) {
-  auto regex = Compile(a);
-  if (regex->ok()) return Status();
-  return Status(Code::kInvalid, "JOBS02", "the pattern " + a.pattern + " cannot be used", regex->error(),
+  if (IsPlain(a)) return Status();
+  Pattern pattern(a);
+  if (pattern.first().ok()) return Status();
+  return Status(Code::kInvalid, "JOBS02", "the pattern " + EscapeForLog(a.pattern) + " cannot be used", pattern.first().error(),
                 "see RE2's syntax; without -E it is taken as it stands");
 }
 
 void Grep(Job& job, const Arguments& a) {
   auto lines = job.ReadLines(a.inputs);
   WriteOptions options{.overwrite = a.overwrite};
-  if (a.regex || a.ignore_case) {
-    auto regex = Compile(a);
-    lines.Filter([regex](std::string_view line) { return RE2::PartialMatch(line, *regex); }).WriteText(a.output, options);
+  if (!IsPlain(a)) {
+    auto pattern = std::make_shared<const Pattern>(a);
+    lines.Filter([pattern](std::string_view line) { return pattern->Matches(line); }).WriteText(a.output, options);
   } else {
     std::string text = a.pattern;
     lines.Filter([text](std::string_view line) { return memmem(line.data(), line.size(), text.data(), text.size()) != nullptr; })

@@ -133,6 +133,86 @@ TEST_F(EmbeddedProcess, TheNextJobRemovesWhatAKilledOneLeft) {
   EXPECT_EQ(Left(), std::vector<std::string>{"out"}) << alive->err();
 }
 
+// Through a shell: "exec SELF --job out HOW" with what it is given.
+TEST_F(EmbeddedProcess, ClosedOrFullStandardStreamsTellTheTruth) {
+  const std::string self = "exec " + fs::read_symlink("/proc/self/exe").string() + " --job out ";
+  struct Case {
+    std::string how;
+    int code;
+    const char* says;
+  };
+  for (const Case& c : {Case{"--quick <&- >&- 2>&-", 0, ""}, Case{"--quick <&-", 0, ""}, Case{"--print", 0, ""},
+                        Case{"--print >/dev/full", 1, "error[JOB07]"}, Case{"--print >&-", 1, "error[JOB07]"}}) {
+    SCOPED_TRACE(c.how);
+    auto run =
+        std::make_unique<Process>(Process::Options{{"/bin/sh", "-c", self + c.how}, {}, dir_, dir_ / ("log" + std::to_string(runs_++))});
+    EXPECT_EQ(run->Wait(), c.code) << run->err();
+    EXPECT_NE(run->err().find(c.says), std::string::npos) << run->err();
+    EXPECT_TRUE(fs::exists(dir_ / "out/_SUCCESS")) << "the files are complete all the same";
+    fs::remove_all(dir_ / "out");
+  }
+}
+
+TEST_F(EmbeddedProcess, AFileSizeLimitIsAnError) {
+  std::ofstream(dir_ / "long") << std::string(100'000, 'x') << "\n";
+  auto run = std::make_unique<Process>(Process::Options{
+      {"/bin/sh", "-c", "ulimit -f 10; exec " + Binary("ropewalk-jobs") + " sort long -o out"}, {}, dir_, dir_ / "log-limit"});
+  EXPECT_EQ(run->Wait(), 1) << run->err();
+  EXPECT_NE(run->err().find("error[OUT05]"), std::string::npos) << run->err();
+  EXPECT_EQ(Left(), std::vector<std::string>());
+}
+
+TEST_F(EmbeddedProcess, TheSpillFolderIsOursAndItsParentIsNotMade) {
+  fs::create_directories(dir_ / "planted/elsewhere");
+  fs::create_directory_symlink(dir_ / "planted/elsewhere", dir_ / "planted" / ("ropewalk-" + std::to_string(getuid())));
+  for (const char* tmp : {"missing", "planted"}) {
+    auto run = Run({"wordcount", "small", "-o", "out"}, {"TMPDIR=" + (dir_ / tmp).string()});
+    EXPECT_EQ(run->Wait(), 2) << run->err();
+    EXPECT_NE(run->err().find("error[JOB08]"), std::string::npos) << run->err();
+  }
+  EXPECT_FALSE(fs::exists(dir_ / "missing"));
+}
+
+// Neither what is thrown nor an action inside of an operator may crash the process.
+TEST_F(EmbeddedProcess, OddMistakesInTasksAreNamed) {
+  for (const auto& [how, says] : {std::pair("--null", "decltype(nullptr)"), std::pair("--nested", "error[DAG01]")}) {
+    auto run = SlowJob({how});
+    std::optional<int> code = run->Wait();
+    ASSERT_TRUE(code.has_value());
+    EXPECT_TRUE(*code == 1 || *code == 2) << *code << run->err();
+    EXPECT_NE(run->err().find(says), std::string::npos) << run->err();
+    EXPECT_EQ(Left(), std::vector<std::string>());
+  }
+}
+
+// Characters where the line is UTF-8, bytes where it is not; a plain pattern is bytes.
+TEST_F(EmbeddedProcess, GrepReachesBytesThatAreNoUtf8) {
+  std::ofstream(dir_ / "bytes") << "a\xff"
+                                   "c\nabc\na\xc3\xa9"
+                                   "c\nx\xff\n";
+  struct Case {
+    std::vector<std::string> pattern;
+    const char* lines;
+  };
+  for (const Case& c : {Case{{"-E", "^[^a].*$"}, "x\xff\n"}, Case{{"-E", "^x.$"}, "x\xff\n"},
+                        Case{{"-E", "a.c"},
+                             "a\xff"
+                             "c\nabc\na\xc3\xa9"
+                             "c\n"},
+                        Case{{"-E", "x\\xff"}, "x\xff\n"}, Case{{"x\xff"}, "x\xff\n"}, Case{{"-i", "X\xff"}, "x\xff\n"}}) {
+    std::vector<std::string> args{"grep"};
+    args.insert(args.end(), c.pattern.begin(), c.pattern.end());
+    args.insert(args.end(), {"bytes", "-o", "out", "--threads", "1"});
+    auto run = Run(args);
+    EXPECT_EQ(run->Wait(), 0) << run->err();
+    std::string lines;
+    for (const auto& part : fs::directory_iterator(dir_ / "out"))
+      if (part.path().filename().string().starts_with("part-")) lines += ReadFile(part.path());
+    EXPECT_EQ(lines, c.lines) << c.pattern.back();
+    fs::remove_all(dir_ / "out");
+  }
+}
+
 // exit() would run the handlers that join the very thread which called it; and a job that was ended by a task did not succeed.
 TEST_F(EmbeddedProcess, ATaskThatCallsExitEndsTheJobWithAnError) {
   auto run = SlowJob({"--exit"});
@@ -181,13 +261,17 @@ void JobMain(int argc, char** argv) {
   Job job = Init(argc, argv);
   const std::string how = argc > 3 ? argv[3] : "";
   std::vector<int> numbers{1, 2, 3};
+  static Job* inner = &job;
   job.FromVector(numbers, {.partitions = 1})
       .Map([how](int n) {
         if (how.empty()) std::this_thread::sleep_for(std::chrono::seconds(120));
         if (how == "--exit" && n == 3) std::exit(0);
+        if (how == "--null" && n == 3) throw nullptr;
+        if (how == "--nested") (void)inner->FromVector(std::vector<int>{n}).Count();
         return n;
       })
       .WriteText(argv[2]);
+  if (how == "--print") std::cout << "printed";
 }
 
 }  // namespace

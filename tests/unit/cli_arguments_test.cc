@@ -256,6 +256,16 @@ TEST_F(LaunchTest, ConfigShowsFilledDefaultsAndOrigins) {
   unsetenv("ROPEWALK_MASTRE");
 }
 
+TEST_F(LaunchTest, MalformedConfigurationIsRefusedWithItsPlace) {
+  std::string file = root_ + "/r.toml";
+  for (const char* text : {"[[[", "[[[[", "[[[a", "[[[.", "[", "[]", "a=[[[", "a={b=", "a='''", "=", "\"", "[[a]]]"}) {
+    std::ofstream(file) << text;
+    Status status = LoadConfig(Parsed({"config", "show", "--config", file})).status();
+    EXPECT_EQ(status.tag(), "SPEC03") << text << ": " << status.ToString();
+    EXPECT_NE(status.what().find("r.toml:1:"), std::string::npos) << text << ": " << status.ToString();
+  }
+}
+
 TEST_F(LaunchTest, ConfigurationFilesAreReadWithLineAndColumn) {
   std::string file = root_ + "/r.toml";
   std::ofstream(file) << "[client]\nmaster = \"file:1\"\n[dev]\nworkers = 3\n";

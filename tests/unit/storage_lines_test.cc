@@ -281,6 +281,7 @@ TEST(Compressed, DamageIsNamedWithItsOffset) {
       {"rubbish after the member", "a.gz", gz + "rubbish", "damaged"},
       {"rubbish after padding", "a.gz", gz + std::string(3, '\0') + "x", "zero padding"},
       {"plain text", "a.zst", "not zstd\n", "no zstd data"},
+      {"window of 2 GiB", "a.zst", std::string("\x28\xb5\x2f\xfd\0\xa8\1\0\0", 9), "needs more memory"},
       {"empty", "a.zst", "", "ends too early"},
       {"cut tail", "a.zst", zst.substr(0, zst.size() - 40), "ends too early"},
       {"cut head", "a.zst", zst.substr(10), "no zstd data"},

@@ -25,13 +25,14 @@ std::string DescribeCurrentException() {
   try {
     throw;
   } catch (const std::exception& e) {
-    return type + ": " + e.what();
+    const char* text = e.what();
+    return text == nullptr ? type : type + ": " + text;
   } catch (const abi::__forced_unwind&) {
     throw;
   } catch (const std::string& text) {
     return "std::string: " + text;
   } catch (const char* text) {
-    return std::string("text: ") + text;
+    return text == nullptr ? type : std::string("text: ") + text;  // `throw nullptr` comes here too
   } catch (...) {
     return type;
   }
