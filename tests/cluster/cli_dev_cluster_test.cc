@@ -223,9 +223,10 @@ TEST_F(DevCluster, KilledDaemonsComeBackAndNothingStaysBehind) {
     ASSERT_GT(pid, 0) << victim;
     kill(pid, SIGKILL);
     ASSERT_TRUE(Eventually([&] { return Child(victim) > 0 && Child(victim) != pid; })) << victim;
-    ASSERT_TRUE(Eventually([&] {
-      return Run({"worker", "list", "--output", "jsonl"}, &said) == 0 && std::count(said.begin(), said.end(), '\n') == 2;
-    })) << said;
+    ASSERT_TRUE(Eventually(
+        [&] { return Run({"worker", "list", "--output", "jsonl"}, &said) == 0 && std::count(said.begin(), said.end(), '\n') == 2; },
+        90'000))
+        << said;
     ASSERT_EQ(Run({"submit", "wordcount", "in", "-o", std::string("out-") + victim}, &said), 0) << said;
     EXPECT_EQ(Counts(std::string("out-") + victim), kCounts);
   }
