@@ -130,6 +130,7 @@ void Scheduler::State::On(const ExecutorExited& event) {
     } else if (by_itself) {
       if (!blamed || (cursor != nullptr && cursor->signal != 0)) Crash(job, run, task.task, event, cursor, !blamed && running.size() > 1);
     } else if (code == Code::kResourceExhausted) {
+      ++run.failed;
       MemoryFailure(job, run, task.task, worker, event.reason, running.size() > 1);
     } else {
       MachineFailure(job, run, task.task, worker,

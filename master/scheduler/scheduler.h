@@ -313,7 +313,7 @@ struct Options {
   std::uint32_t jobs_running_max = 16;         // further jobs wait in the order of submission
   std::uint32_t jobs_waiting_max = 10'000;     // beyond it a submit is refused
   std::uint32_t jobs_finished_kept = 1'000;    // finished jobs that views still show
-  std::uint32_t memory_attempts_max = 4;       // executors that one task may lose for their memory
+  std::uint32_t memory_attempts_max = 4;       // times that one task may run out of memory, with its executor or alone
   std::uint32_t machine_attempts_max = 16;     // machine faults of one task before the job fails with the last of them
   std::uint32_t fetch_retries_max = 32;        // of one task; each one re-runs a producer, so this bounds livelock only
   std::uint32_t worker_task_failures_max = 4;  // machine faults in a row on one worker before it is avoided for a while

@@ -234,8 +234,11 @@ void Scheduler::State::On(const TaskFailed& event) {
   switch (event.status.code()) {
     case Code::kUserError:
       return UserFailure(*job, run, task.task, event);
-    case Code::kUnavailable:
     case Code::kResourceExhausted:
+      // std::bad_alloc (worker/task): other machines have no more; without other tasks beside it there may be enough.
+      if (event.status.tag() == "MEM01") return MemoryFailure(*job, run, task.task, worker, event.status, !executor->running.empty());
+      return MachineFailure(*job, run, task.task, worker, event.status);
+    case Code::kUnavailable:
     case Code::kDataLoss:
     case Code::kCancelled:
     case Code::kStale:
@@ -276,9 +279,8 @@ void Scheduler::State::MachineFailure(JobRun& job, StageRun& run, std::uint32_t 
 void Scheduler::State::MemoryFailure(JobRun& job, StageRun& run, std::uint32_t task, WorkerId worker, const Status& status, bool alone) {
   Trouble& trouble = run.trouble[task];
   trouble.alone |= alone;
-  ++run.failed;
   if (++trouble.memory_failures >= options.memory_attempts_max)
-    return Doom(job, status.WithContext(TaskText(run, task) + " lost its executor " + Number(trouble.memory_failures) + " times"));
+    return Doom(job, status.WithContext(TaskText(run, task) + " ran out of memory " + Number(trouble.memory_failures) + " times"));
   trouble.not_before = now + (options.task_retry_delay_ms << std::min<std::uint32_t>(trouble.memory_failures - 1, 10));
   trouble.avoid = worker;
   Wake(trouble.not_before);

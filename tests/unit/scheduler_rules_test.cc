@@ -36,6 +36,35 @@ TEST(SchedulerRules, MachineFaultsOfOneTaskAreBounded) {
 }
 
 // Two tasks share an executor that dies and nobody knows whose fault it was. Suspects run alone until the guilty one is known.
+// std::bad_alloc is not a machine's fault that goes away: four tries, the later ones without neighbours.
+TEST(SchedulerRules, ATaskThatAsksForTooMuchMemoryIsTriedFourTimes) {
+  Puppet p;
+  p.AddWorker(1, 2);
+  p.Submit();
+  ExecutorId e = Ready(p);
+  p.Do(ExecutorAtAction{e, MakePlan(1, {MakeStage(1, 2, dag::StageOutput::kResult)})});
+  int tries = 0;
+  while (p.Last<FinishJob>() == nullptr && tries < 20) {
+    std::vector<RunTask> running;
+    std::swap(running, p.tasks);
+    for (const RunTask& task : running) {
+      if (task.id.task == 1) {
+        EXPECT_TRUE(tries < 2 || running.size() == 1) << "try " << tries << " had a neighbour";
+        ++tries;
+        p.Do(TaskFailed{e, task.job, task.id, Status(Code::kResourceExhausted, "MEM01", "no memory"), 0, 0, ""});
+      } else {
+        p.Finish(task);
+      }
+    }
+    p.Advance(10'000);
+  }
+  EXPECT_EQ(tries, 4);
+  ASSERT_NE(p.Last<FinishJob>(), nullptr);
+  EXPECT_EQ(p.Last<FinishJob>()->status.tag(), "MEM01");
+  EXPECT_NE(p.Last<FinishJob>()->status.what().find("ran out of memory 4 times"), std::string::npos)
+      << p.Last<FinishJob>()->status.ToString();
+}
+
 TEST(SchedulerRules, SuspectsRunAloneSoThatTheInnocentIsNotBlamed) {
   Puppet p({.executor_restart_delay_ms = 1});
   p.AddWorker(1, 2);
