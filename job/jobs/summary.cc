@@ -27,15 +27,18 @@ Summary::Summary(Job* job, const Arguments& arguments) : job_(job), arguments_(a
 void Summary::Print(const std::string& records_name) {
   std::string folder = std::filesystem::path(job_->settings().work_dir) / arguments_.output;
   // Files are looked at by one replica only, as everything outside the plan.
-  auto [bytes_in, records, bytes_out] = job_->Once("summary", [&]() -> std::tuple<std::uint64_t, std::uint64_t, std::uint64_t> {
-    std::uint64_t input = 0;
+  using Totals = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
+  auto [bytes_in, records, bytes_out, only_hidden] = job_->Once("summary", [&]() -> Totals {
+    std::uint64_t input = 0, only_hidden_names = 0;
     Result<storage::InputListing> listing = storage::ListInputs(arguments_.inputs, job_->settings().work_dir);
-    if (listing.ok())
+    if (listing.ok()) {
       for (const storage::InputFile& file : listing->files) input += file.bytes;
+      if (listing->files.empty()) only_hidden_names = listing->skipped_hidden;
+    }
     std::ifstream file(folder + "/_SUCCESS");
     std::string head(4096, '\0');  // the totals stand before the list of parts
     file.read(head.data(), static_cast<std::streamsize>(head.size()));
-    return {input, ManifestNumber(head, "records"), ManifestNumber(head, "bytes")};
+    return {input, ManifestNumber(head, "records"), ManifestNumber(head, "bytes"), only_hidden_names};
   });
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
   const char* form = std::getenv("ROPEWALK_OUTPUT");
@@ -47,6 +50,9 @@ void Summary::Print(const std::string& records_name) {
     std::fprintf(stderr, "%s: %s in %.2f s (%s/s), %llu %s (%s) in %s\n", arguments_.job.c_str(), job::HumanBytes(double(bytes_in)).c_str(),
                  seconds, job::HumanBytes(double(bytes_in) / std::max(seconds, 1e-6)).c_str(), static_cast<unsigned long long>(records),
                  records_name.c_str(), job::HumanBytes(double(bytes_out)).c_str(), EscapeForLog(folder).c_str());
+    if (only_hidden > 0)
+      std::fprintf(stderr, "%s: the input holds only names that begin with '.' or '_' (%llu), which are skipped\n", arguments_.job.c_str(),
+                   static_cast<unsigned long long>(only_hidden));
   }
 }
 

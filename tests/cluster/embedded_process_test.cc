@@ -185,6 +185,14 @@ TEST_F(EmbeddedProcess, OddMistakesInTasksAreNamed) {
   }
 }
 
+TEST_F(EmbeddedProcess, AFolderOfHiddenNamesIsEmptyAndSaysSo) {
+  fs::create_directories(dir_ / "hidden/.below");
+  std::ofstream(dir_ / "hidden/_a") << "x\n";
+  auto run = Run({"wordcount", "hidden", "-o", "out"});
+  EXPECT_EQ(run->Wait(), 0) << run->err();
+  EXPECT_NE(run->err().find("(2), which are skipped"), std::string::npos) << run->err();
+}
+
 // Characters where the line is UTF-8, bytes where it is not; a plain pattern is bytes.
 TEST_F(EmbeddedProcess, GrepReachesBytesThatAreNoUtf8) {
   std::ofstream(dir_ / "bytes") << "a\xff"
