@@ -171,6 +171,7 @@ class Engine {  // of one rank
       std::pair<std::int32_t, std::int32_t> next = {-1, 0};
       std::unique_lock lock(mutex_);
       if (rank_ == 0) {
+        changed_.wait(lock, [&] { return finishing_ || !queue_.empty(); });
         auto ready = [&] { return Best() != queue_.end() || (finishing_ && queue_.empty()); };
         if (!changed_.wait_for(lock, std::chrono::milliseconds(way_.patience_ms), ready))
           return Status(Code::kUnavailable, "TEST02", "what is held was never let go");
