@@ -1,6 +1,7 @@
 // One-sided window averages: each rank trains by itself, puts its parameters into windows of its neighbours, and mixes what lies in its own
 // (x = W (x - rate g), the adapt-then-combine of decentralised SGD). The plans are those of the collectives' room, run by their interpreter
 // with a machine of this file: ranks are threads, so a put is a copy.
+#include <barrier>
 #include <latch>
 
 #include "mlrunner/collective/check/check.h"
@@ -171,6 +172,7 @@ Status Train(const Options& options, std::vector<Trained>* trained) {
     }
   }
   std::latch others_ended(kRanks - 1);
+  std::barrier others_together(kRanks - 1);  // of one speed, as machines are; how they wait for each other is not the plan's doing
   World world(kRanks, {});
   return world.Run([&](std::int32_t rank) -> Status {
     KernelTable table = CpuKernels();
@@ -184,12 +186,16 @@ Status Train(const Options& options, std::vector<Trained>* trained) {
       ASSIGN_OR_RETURN(auto executable, Compile(graph, {}, DefaultProgram(graph), table));
       for (int step = 0; step < options.steps; ++step) {
         if (options.stops && rank == kRanks - 1 && step == 10) others_ended.wait();
+        if (options.stops && rank < kRanks - 1) others_together.arrive_and_wait();
         ASSIGN_OR_RETURN(double loss, Step(*executable, Part(MakeBatch(step, kRows * kRanks), rank, kRanks), (*trained)[rank].states));
         (*trained)[rank].losses.push_back(loss);
       }
       return {};
     }();
-    if (rank < kRanks - 1) others_ended.count_down();
+    if (rank < kRanks - 1) {
+      others_ended.count_down();
+      others_together.arrive_and_drop();
+    }
     return status;
   });
 }
