@@ -43,6 +43,7 @@ bool Interpreter::DependenciesHold(const Step& step) const {
 }
 
 Outcome Interpreter::StepOnce(std::int32_t channel, Machine& machine) {
+  at_border_ = false;
   if (ended(channel)) return Outcome::kBlocked;
   current_ = channel;
   Position& at = at_[channel];
@@ -56,6 +57,7 @@ Outcome Interpreter::StepOnce(std::int32_t channel, Machine& machine) {
   }
   if (step.op == Op::kEndLoop) {
     ++done_[first + at.step];
+    at_border_ = true;
     at.step = ++iterations_[step.loop] < layout_->Trips(step.loop) ? step.jump + 1 : at.step + 1;
     return Outcome::kDone;
   }
@@ -67,7 +69,9 @@ Outcome Interpreter::StepOnce(std::int32_t channel, Machine& machine) {
   return outcome;
 }
 
-Outcome Interpreter::Advance(Machine& machine) {
+Outcome Interpreter::Advance(Machine& machine) { return Go(machine, false); }
+
+Outcome Interpreter::Go(Machine& machine, bool to_border) {
   const auto channels = static_cast<std::int32_t>(at_.size());
   for (bool moved = true; moved;) {
     moved = false;
@@ -77,6 +81,7 @@ Outcome Interpreter::Advance(Machine& machine) {
         if (outcome == Outcome::kFailed) return outcome;
         if (outcome == Outcome::kBlocked) break;
         moved = true;
+        if (to_border && at_border_) return Outcome::kYielded;
       }
     if (channels == 1) break;
   }

@@ -12,7 +12,8 @@
 
 namespace ropewalk::collective {
 
-enum class Outcome : std::uint8_t { kDone, kBlocked, kFailed };
+// kYielded: it stands at a border, and could go on.
+enum class Outcome : std::uint8_t { kDone, kBlocked, kFailed, kYielded };
 
 class Interpreter;
 
@@ -33,6 +34,8 @@ class Interpreter {
   void Restart();
   // Lets every channel go as far as it can. kDone: all have ended.
   Outcome Advance(Machine& machine);
+  // The same, but comes back with kYielded as soon as a channel has ended an iteration of a loop.
+  Outcome AdvanceToBorder(Machine& machine) { return Go(machine, true); }
   // One step of one channel, if it can go. kDone: it did.
   Outcome StepOnce(std::int32_t channel, Machine& machine);
   // A channel that is not started is never run, and not waited for.
@@ -60,6 +63,7 @@ class Interpreter {
     std::int32_t step = 0;
     bool started = true;
   };
+  Outcome Go(Machine& machine, bool to_border);
   bool DependenciesHold(const Step& step) const;
 
   const Program* program_;
@@ -68,6 +72,7 @@ class Interpreter {
   std::vector<std::int64_t> done_, total_;  // by step: executions so far; in the whole run
   std::vector<std::int64_t> iterations_;    // by loop
   std::int32_t current_ = 0;
+  bool at_border_ = false;
   std::uint64_t steps_done_ = 0;
 };
 

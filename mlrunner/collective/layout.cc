@@ -59,10 +59,25 @@ Extent Layout::Evaluate(std::int32_t id, const std::int64_t* iterations) const {
   return {};
 }
 
-void Layout::SetColumn(std::int32_t column, const std::int64_t* counts) {
-  for (std::int32_t row = 0; row < header_->request.ranks; ++row) sizes_.table[row * header_->request.ranks + column] = counts[row];
+void Layout::EvaluateFixed() {
   for (std::size_t id = 0; id < fixed_.size(); ++id)
     if (!moves_[id]) fixed_[id] = Evaluate(static_cast<std::int32_t>(id), nullptr);
+}
+
+void Layout::SetColumn(std::int32_t column, const std::int64_t* counts) {
+  for (std::int32_t row = 0; row < header_->request.ranks; ++row) sizes_.table[row * header_->request.ranks + column] = counts[row];
+  EvaluateFixed();
+}
+
+void Layout::SetRow(std::int32_t row, const std::int64_t* counts) {
+  for (std::int32_t column = 0; column < header_->request.ranks; ++column)
+    sizes_.table[row * header_->request.ranks + column] = counts[column];
+  EvaluateFixed();
+}
+
+bool Layout::IsCounted(std::int32_t range) const {
+  const Range& one = shapes_->ranges[range];
+  return one.kind == RangeKind::kTable || (one.of != kNone && IsCounted(one.of)) || (one.stride_of != kNone && IsCounted(one.stride_of));
 }
 
 Status Layout::CountTrips(const std::vector<Loop>& loops, std::int32_t end, std::int32_t ranges_known) {

@@ -42,6 +42,10 @@ class Layout {
   Extent OfChunk(std::int32_t chunk, const std::int64_t* iterations) const { return OfRange(shapes_->chunks[chunk].range, iterations); }
   // Replaces column `column` of the count table by what the peers said; what depends on it is computed anew, without allocation.
   void SetColumn(std::int32_t column, const std::int64_t* counts);
+  // Replaces the row of a rank, which it knows itself, likewise.
+  void SetRow(std::int32_t row, const std::int64_t* counts);
+  // Whether the range depends on the count table.
+  bool IsCounted(std::int32_t range) const;
   std::int64_t Trips(std::int32_t loop) const { return trips_[loop]; }
   std::int64_t BytesOfElement(std::int32_t buffer) const { return element_bytes_[buffer]; }
   // How long the buffer must be for everything that the program does with it.
@@ -52,6 +56,7 @@ class Layout {
  private:
   Status CountTrips(const std::vector<Loop>& loops, std::int32_t end, std::int32_t ranges_known);
   Extent Evaluate(std::int32_t range, const std::int64_t* iterations) const;
+  void EvaluateFixed();
   std::int64_t LengthOf(std::int32_t range, std::int32_t codec, const std::int64_t* iterations) const;
 
   const Header* header_ = nullptr;

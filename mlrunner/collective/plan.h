@@ -34,6 +34,7 @@ struct Codec {
   std::int64_t bucket_elements = 0;
   std::int64_t bucket_header_bytes = 0;
   bool additive = false;
+  bool error_feedback = false;  // what a code leaves out is kept, and added to what is encoded next
 };
 
 struct Request {

@@ -97,8 +97,8 @@ class Bound {
   }
   void Start(const void* in, void* out) {
     done_ = end_.Submit([this, in, out] {
-      instance_->Bind(std::vector<void*>{const_cast<void*>(in), out});
-      return instance_->Run();
+      Status status = instance_->Bind(std::vector<void*>{const_cast<void*>(in), out});
+      return status.ok() ? instance_->Run() : status;
     });
   }
   Status Wait() { return done_.get(); }

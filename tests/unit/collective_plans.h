@@ -50,6 +50,9 @@ inline std::vector<Case> AllCases(std::int32_t ranks, std::int64_t segment_bytes
   }
   add("barrier", {.collective = Collective::kBarrier, .slots = 1});
   add("sra", {.codecs = {MinMax(4)}});
+  Codec keeping = MinMax(4);
+  keeping.error_feedback = true;
+  add("sra", {.codecs = {keeping}});
   add("all_to_all_v", {.collective = Collective::kAllToAllV});
   add("eager", {.slots = 1, .quorum = ranks});
   add("window", {.collective = Collective::kMix, .mixing = RingOfNeighbours(ranks)});

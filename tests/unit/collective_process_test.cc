@@ -32,7 +32,7 @@ int Allreduce(Transport& transport, const std::string& algorithm, std::int32_t r
   auto* data = reinterpret_cast<std::int64_t*>(transport.Allocate(kCount * 8));
   auto instance = Instance::Make(&plan->header, &plan->program, {.count = kCount}, &transport);
   if (data == nullptr || !instance.ok()) return 3;
-  (*instance)->Bind(std::vector<void*>{data, data});
+  if (!(*instance)->Bind(std::vector<void*>{data, data}).ok()) return 3;
   for (int round = 0; rounds == 0 || round < rounds; ++round) {
     for (std::int64_t i = 0; i < kCount; ++i) data[i] = i * (rank + 1) + round;
     Status status = (*instance)->Run();

@@ -46,8 +46,7 @@ TEST(SteadyState, DoesNotAllocate) {
         auto instance = Instance::Make(&plan->header, &plan->programs[rank], {.count = kCount}, &fabric.endpoint(rank));
         bool well = instance.ok();
         void* buffers[] = {memory, memory};
-        if (well) (*instance)->Bind(buffers);
-        well = well && (*instance)->Run().ok();
+        well = well && (*instance)->Bind(buffers).ok() && (*instance)->Run().ok();
         meet(&ready);
         if (rank == 0) before = allocations.load();
         for (int round = 0; well && round < 20; ++round) well = (*instance)->Run().ok();

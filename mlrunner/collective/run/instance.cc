@@ -1,10 +1,12 @@
 #include "mlrunner/collective/run/instance.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include "mlrunner/collective/check/check.h"
+#include "mlrunner/collective/run/codecs.h"
 
 namespace ropewalk::collective {
 namespace {
@@ -21,6 +23,9 @@ bool CanRun(Op op) {
     case Op::kRecvCopy:
     case Op::kRecvReduceSend:
     case Op::kRecvCopySend:
+    case Op::kEncode:
+    case Op::kDecode:
+    case Op::kCounts:
     case Op::kFlush:
     case Op::kLoop:
     case Op::kEndLoop:
@@ -28,6 +33,19 @@ bool CanRun(Op op) {
     default:
       return false;
   }
+}
+
+// A message that is only stored lands where it belongs.
+bool LandsInPlace(const Step& step, const Program& program) {
+  const Operand& operand = program.operands[step.first_operand];
+  return step.op != Op::kDecode && step.operand_count == 1 && step.dst != kNone && operand.peer != kNone && operand.scale == kNone &&
+         step.scale == kNone;
+}
+
+// The chunk that goes to `to`; kNone: none does.
+std::int32_t SentBy(const Step& step, const Program& program) {
+  if (step.to == kNone || step.op == Op::kFlush) return kNone;
+  return step.dst != kNone ? step.dst : program.operands[step.first_operand].chunk;
 }
 
 }  // namespace
@@ -44,7 +62,18 @@ Result<std::unique_ptr<Instance>> Instance::Make(const Header* header, const Pro
       return Status(Code::kInvalid, "COLL12", header->algorithm + ": " + std::string(Name(step.op)) + " cannot be run",
                     slot_memory ? "the result is sent and not stored" : "such steps are proved and simulated so far");
   }
+  for (const Codec& codec : header->request.codecs) RETURN_IF_ERROR(CheckCodec(codec));
+  if (!header->request.codecs.empty() && header->accumulator != Dtype::kF32)
+    return Status(Code::kInvalid, "COLL12",
+                  header->algorithm + ": codecs of " + std::string(Name(header->request.dtype)) + " cannot be run",
+                  "they are for f32, f16 and bf16");
   ASSIGN_OR_RETURN(Layout layout, Layout::Make(*header, *program, sizes));
+  for (const Step& step : program->steps)
+    for (std::int32_t i = step.first_operand; i < step.first_operand + step.operand_count; ++i)
+      if (program->operands[i].peer != kNone && !LandsInPlace(step, *program) &&
+          layout.IsCounted(program->chunks[program->operands[i].chunk].range))
+        return Status(Code::kInvalid, "COLL12", header->algorithm + ": " + std::string(Name(step.op)) + " cannot be run",
+                      "its message has a length that is learned at run time, and no place to land");
   std::unique_ptr<Instance> instance(new Instance(header, program, std::move(layout), transport));
   const Layout& bound = instance->layout_;
   instance->interpreter_ = std::make_unique<Interpreter>(program, &instance->layout_);
@@ -61,16 +90,38 @@ Result<std::unique_ptr<Instance>> Instance::Make(const Header* header, const Pro
                     "the transport's pool is full", "give it a larger pool, or cut the vector into segments");
   }
 
-  instance->Prepare();
+  RETURN_IF_ERROR(instance->Prepare());
   return instance;
 }
 
-void Instance::Prepare() {
+Instance::~Instance() {
+  for (std::size_t b = 0; b < memory_.size(); ++b)
+    if (header_->buffers[b].role == Role::kScratch) transport_->Free(memory_[b]);
+  for (Stage& stage : stages_) transport_->Free(stage.memory);
+  transport_->Free(landing_);
+}
+
+void Instance::MeasureStages() {
+  const std::vector<std::int64_t> first(program_->loops.size());
+  for (Stage& stage : stages_) stage.each_bytes = 0;
+  for (std::size_t s = 0; s < program_->steps.size(); ++s) {
+    const std::int32_t sent = SentBy(program_->steps[s], *program_);
+    if (sent == kNone) continue;
+    const std::int64_t bytes = layout_.OfChunk(sent, first.data()).count * layout_.BytesOfElement(program_->chunks[sent].buffer);
+    Stage& stage = stages_[edges_[s]];
+    stage.each_bytes = std::max(stage.each_bytes, (static_cast<std::size_t>(bytes) + kAlign - 1) / kAlign * kAlign);
+  }
+}
+
+Status Instance::Prepare() {
   const std::vector<std::int64_t> first(program_->loops.size());
   landings_.resize(program_->operands.size());
   turns_.resize(program_->operands.size());
-  slots_.assign(program_->steps.size(), 1);
+  edges_.assign(program_->steps.size(), 0);
+  stages_.resize(program_->edges.size());
+  is_private_.resize(header_->buffers.size());
   std::size_t landing_bytes = 0, operands_max = 1;
+  std::int64_t decoded_count = 0;
   // Channels interleave, so each has its own place to land; steps of one channel share theirs.
   for (std::size_t c = 0; c < program_->channels.size(); ++c) {
     const Channel& channel = program_->channels[c];
@@ -78,8 +129,15 @@ void Instance::Prepare() {
     for (std::int32_t s = channel.first_step; s < channel.first_step + channel.step_count; ++s) {
       const Step& step = program_->steps[s];
       operands_max = std::max<std::size_t>(operands_max, step.operand_count);
-      for (const Edge& edge : program_->edges)
-        if (edge.peer == step.to && edge.channel == static_cast<std::int32_t>(c)) slots_[s] = edge.slots;
+      for (std::size_t e = 0; e < program_->edges.size(); ++e) {
+        const Edge& edge = program_->edges[e];
+        if (edge.peer != step.to || edge.channel != static_cast<std::int32_t>(c)) continue;
+        edges_[s] = static_cast<std::int32_t>(e);
+      }
+      if (step.op == Op::kEncode)
+        decoded_count = std::max(decoded_count, layout_.OfChunk(program_->operands[step.first_operand].chunk, first.data()).count);
+      if (step.op == Op::kDecode)
+        decoded_count = std::max(decoded_count, layout_.OfChunk(step.dst, first.data()).count * step.operand_count);
       std::size_t at = begin;
       for (std::int32_t i = step.first_operand; i < step.first_operand + step.operand_count; ++i) {
         const Operand& operand = program_->operands[i];
@@ -94,13 +152,82 @@ void Instance::Prepare() {
       landing_bytes = std::max(landing_bytes, at);
     }
   }
-  if (landing_bytes > 0) landing_ = ProcessPages().Take(landing_bytes);
+  if (landing_bytes > 0 && transport_->LandsMessages()) {
+    landing_ = transport_->Allocate(landing_bytes);
+    if (landing_ == nullptr)
+      return Status(Code::kResourceExhausted, "COLL13",
+                    header_->algorithm + ": no room for " + std::to_string(landing_bytes) + " bytes where messages land",
+                    "the transport's pool is full", "");
+  }
+  decoded_.resize(static_cast<std::size_t>(decoded_count));
   rows_.resize(operands_max);
+  MeasureStages();
+  return {};
 }
 
-void Instance::Bind(std::span<void* const> buffers) {
-  for (std::size_t b = 0; b < buffers.size() && b < memory_.size(); ++b)
-    if (header_->buffers[b].role != Role::kScratch) memory_[b] = static_cast<char*>(buffers[b]);
+Status Instance::SetCounts(std::span<const std::int64_t> counts, std::int64_t room) {
+  const auto ranks = static_cast<std::size_t>(header_->request.ranks);
+  if (counts.size() != ranks || std::any_of(counts.begin(), counts.end(), [](std::int64_t count) { return count < 0; }))
+    return Status(Code::kInvalid, "COLL01",
+                  header_->algorithm + ": " + std::to_string(ranks) + " counts are needed, none of them negative");
+  layout_.SetRow(program_->rank, counts.data());
+  room_ = room;
+  MeasureStages();
+  return {};
+}
+
+Status Instance::Bind(std::span<void* const> buffers) {
+  bool any_is_private = false;
+  for (std::size_t b = 0; b < buffers.size() && b < memory_.size(); ++b) {
+    if (header_->buffers[b].role == Role::kScratch) continue;
+    const auto buffer = static_cast<std::int32_t>(b);
+    memory_[b] = static_cast<char*>(buffers[b]);
+    // Lengths that are learned at run time are not known yet: then the place decides.
+    const std::int64_t bytes = std::max<std::int64_t>(1, layout_.ElementsOf(buffer) * layout_.BytesOfElement(buffer));
+    is_private_[b] = !transport_->CanPost(memory_[b], static_cast<std::size_t>(bytes));
+    any_is_private = any_is_private || is_private_[b];
+  }
+  if (!any_is_private) return {};
+  for (std::size_t e = 0; e < stages_.size(); ++e) {
+    Stage& stage = stages_[e];
+    if (stage.each_bytes <= stage.room_bytes) continue;
+    transport_->Free(std::exchange(stage.memory, nullptr));
+    stage.room_bytes = 0;
+    const auto slots = static_cast<std::size_t>(std::min(program_->edges[e].slots, kSlotsMax));
+    stage.memory = transport_->Allocate(stage.each_bytes * slots);
+    if (stage.memory == nullptr)
+      return Status(Code::kResourceExhausted, "COLL13",
+                    header_->algorithm + ": no room for " + std::to_string(stage.each_bytes * slots) + " bytes to stage a buffer",
+                    "the transport's pool is full", "take the buffer from the pool, give it a larger pool, or use smaller segments");
+    stage.room_bytes = stage.each_bytes;
+  }
+  return {};
+}
+
+void Instance::Start(std::int32_t first_channel, const CallLabel& label) {
+  interpreter_->Restart();
+  first_channel_ = first_channel;
+  has_ended_ = false;
+  transport_->SetLabel(first_channel, header_->channel_count, label);
+}
+
+bool Instance::IsFlushed() const {
+  for (const Edge& edge : program_->edges)
+    if (!transport_->IsFlushed(edge.peer, first_channel_ + edge.channel)) return false;
+  return true;
+}
+
+Outcome Instance::Advance() {
+  if (!has_ended_) {
+    const Outcome outcome = interpreter_->AdvanceToBorder(*this);
+    if (!status().ok()) return Outcome::kFailed;
+    if (outcome != Outcome::kDone) return outcome;
+    has_ended_ = true;
+  }
+  // The caller may write to its buffers as soon as it is done.
+  const bool is_flushed = IsFlushed();
+  if (!transport_->status().ok()) return Outcome::kFailed;
+  return is_flushed ? Outcome::kDone : Outcome::kBlocked;
 }
 
 Status Instance::Run() {
@@ -110,20 +237,21 @@ Status Instance::Run() {
 }
 
 Status Instance::RunToTheEnd() {
-  interpreter_->Restart();
+  Start(0, LabelOf(*header_, layout_.sizes().count, "", kUncounted));
   for (;;) {
-    Outcome outcome = interpreter_->Advance(*this);
-    if (!transport_->status().ok()) return transport_->status();
-    if (outcome == Outcome::kDone) break;
-    transport_->Wait();
-  }
-  // The caller may write to its buffers as soon as this returns.
-  for (const Edge& edge : program_->edges)
-    while (!transport_->IsFlushed(edge.peer, edge.channel)) {
-      if (!transport_->status().ok()) return transport_->status();
-      transport_->Wait();
+    switch (Advance()) {
+      case Outcome::kDone:
+        return {};
+      case Outcome::kFailed:
+        return status();
+      case Outcome::kBlocked:
+        transport_->Wait(true);
+        if (!transport_->status().ok()) return transport_->status();
+        break;
+      case Outcome::kYielded:
+        break;
     }
-  return {};
+  }
 }
 
 Dtype Instance::DtypeOf(std::int32_t buffer) const {
@@ -149,16 +277,70 @@ std::size_t Instance::BytesOf(const Interpreter& at, std::int32_t chunk) const {
   return static_cast<std::size_t>(at.At(chunk).count * layout_.BytesOfElement(program_->chunks[chunk].buffer));
 }
 
-Outcome Instance::Try(const Interpreter& at, const Step& step) {
-  const std::int32_t channel = at.channel();
-  if (step.op == Op::kFlush) return transport_->IsFlushed(step.to, channel) ? Outcome::kDone : Outcome::kBlocked;
-  const Operand* operands = program_->operands.data() + step.first_operand;
-  if (step.to != kNone && !transport_->HasSlot(step.to, channel, slots_[&step - program_->steps.data()])) return Outcome::kBlocked;
+void Instance::Post(const Interpreter& at, const Step& step, std::int32_t chunk) {
+  const std::int32_t buffer = program_->chunks[chunk].buffer;
+  const std::size_t bytes = BytesOf(at, chunk);
+  const char* from = PlaceOf(at, chunk);
+  const std::int32_t e = edges_[&step - program_->steps.data()];
+  if (is_private_[buffer] && bytes > 0) {
+    // There was a slot, so this copy's last message has been consumed.
+    Stage& stage = stages_[e];
+    char* copy =
+        stage.memory + stage.each_bytes * (stage.posted++ % static_cast<std::uint64_t>(std::min(program_->edges[e].slots, kSlotsMax)));
+    std::memcpy(copy, from, bytes);
+    from = copy;
+  }
+  transport_->Post(step.to, first_channel_ + at.channel(), from, bytes);
+  if (trace_ != nullptr) trace_->push_back({true, at.channel(), step.to, static_cast<std::int64_t>(bytes)});
+}
 
-  // A message that is only stored lands where it belongs.
-  const bool lands_in_place = step.operand_count == 1 && step.dst != kNone && operands[0].peer != kNone && operands[0].scale == kNone &&
-                              step.scale == kNone &&
-                              DtypeOf(program_->chunks[operands[0].chunk].buffer) == DtypeOf(program_->chunks[step.dst].buffer);
+void Instance::DecodeRows(const Interpreter& at, const Step& step) {
+  const std::int64_t count = at.At(step.dst).count;
+  for (std::int32_t i = 0; i < step.operand_count; ++i) {
+    if (!program_->operands[step.first_operand + i].decode) continue;
+    float* decoded = decoded_.data() + i * count;
+    Decode(header_->request.codecs[step.codec], static_cast<const char*>(rows_[i].data), count, decoded);
+    rows_[i].data = decoded;
+    rows_[i].dtype = Dtype::kF32;
+  }
+}
+
+void Instance::EncodeRow(const Interpreter& at, const Step& step) {
+  const std::int64_t count = at.At(program_->operands[step.first_operand].chunk).count;
+  FoldRows(header_->op, Dtype::kF32, {rows_.data(), 1}, 1, Dtype::kF32, decoded_.data(), count);
+  Encode(header_->request.codecs[step.codec], decoded_.data(), count,
+         step.aux == kNone ? nullptr : reinterpret_cast<float*>(PlaceOf(at, step.aux)), PlaceOf(at, step.dst));
+}
+
+Outcome Instance::LearnCounts(const Interpreter& at, const Step& step) {
+  const auto* counts = reinterpret_cast<const std::int64_t*>(PlaceOf(at, program_->operands[step.first_operand].chunk));
+  std::int64_t left = room_;
+  for (std::int32_t from = 0; from < header_->request.ranks; ++from) {
+    // A peer's word: it says how much this rank will write to `out`.
+    if (counts[from] >= 0 && counts[from] <= left) {
+      left -= counts[from];
+      continue;
+    }
+    failure_ = Status(Code::kInvalid, "COLL26",
+                      header_->algorithm + ": rank " + std::to_string(from) + " has " + std::to_string(counts[from]) +
+                          " elements for rank " + std::to_string(program_->rank) + ", where there is room for " + std::to_string(left),
+                      "all ranks together have more than `out` can hold", "give more room");
+    return Outcome::kFailed;
+  }
+  layout_.SetColumn(program_->rank, counts);
+  return Outcome::kDone;
+}
+
+Outcome Instance::Try(const Interpreter& at, const Step& step) {
+  const std::int32_t channel = first_channel_ + at.channel();
+  if (step.op == Op::kFlush) return transport_->IsFlushed(step.to, channel) ? Outcome::kDone : Outcome::kBlocked;
+  if (step.op == Op::kCounts) return LearnCounts(at, step);
+  const Operand* operands = program_->operands.data() + step.first_operand;
+  if (step.to != kNone && !transport_->HasSlot(step.to, channel, program_->edges[edges_[&step - program_->steps.data()]].slots))
+    return Outcome::kBlocked;
+
+  const bool lands_in_place =
+      LandsInPlace(step, *program_) && DtypeOf(program_->chunks[operands[0].chunk].buffer) == DtypeOf(program_->chunks[step.dst].buffer);
   for (std::int32_t i = 0; i < step.operand_count; ++i) {
     const Operand& operand = operands[i];
     Row& row = rows_[i];
@@ -168,26 +350,25 @@ Outcome Instance::Try(const Interpreter& at, const Step& step) {
       row.data = PlaceOf(at, operand.chunk);
       continue;
     }
-    char* landing = lands_in_place ? PlaceOf(at, step.dst) : landing_.data() + landings_[step.first_operand + i];
+    char* landing = lands_in_place ? PlaceOf(at, step.dst) : landing_ + landings_[step.first_operand + i];
     row.data = transport_->Peek(operand.peer, channel, static_cast<std::size_t>(turns_[step.first_operand + i]), landing,
                                 BytesOf(at, operand.chunk));
     if (row.data == nullptr) return transport_->status().ok() ? Outcome::kBlocked : Outcome::kFailed;
   }
-  if (step.dst != kNone)
+  if (step.op == Op::kDecode) DecodeRows(at, step);
+  if (step.op == Op::kEncode)
+    EncodeRow(at, step);
+  else if (step.dst != kNone)
     FoldRows(header_->op, header_->accumulator, {rows_.data(), static_cast<std::size_t>(step.operand_count)},
              step.scale == kNone ? 1 : header_->scales[step.scale], DtypeOf(program_->chunks[step.dst].buffer), PlaceOf(at, step.dst),
              at.At(step.dst).count);
   for (std::int32_t i = 0; i < step.operand_count; ++i) {
     if (operands[i].peer == kNone) continue;
     transport_->Consume(operands[i].peer, channel);
-    if (trace_ != nullptr) trace_->push_back({false, channel, operands[i].peer, static_cast<std::int64_t>(BytesOf(at, operands[i].chunk))});
+    if (trace_ != nullptr)
+      trace_->push_back({false, at.channel(), operands[i].peer, static_cast<std::int64_t>(BytesOf(at, operands[i].chunk))});
   }
-  if (step.to != kNone) {
-    const std::int32_t chunk = step.dst != kNone ? step.dst : operands[0].chunk;
-    const std::size_t bytes = BytesOf(at, chunk);
-    transport_->Post(step.to, channel, PlaceOf(at, chunk), bytes);
-    if (trace_ != nullptr) trace_->push_back({true, channel, step.to, static_cast<std::int64_t>(bytes)});
-  }
+  if (step.to != kNone) Post(at, step, SentBy(step, *program_));
   return Outcome::kDone;
 }
 

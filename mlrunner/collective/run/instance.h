@@ -1,13 +1,14 @@
 // A program bound to sizes, memory and a transport: what runs.
 //
 //   Instance instance = ...Make(header, program, {.count = n}, &transport);
-//   instance.Bind({in, out});   // pointers, as often as they change
+//   RETURN_IF_ERROR(instance.Bind({in, out}));   // pointers, as often as they change
 //   RETURN_IF_ERROR(instance.Run());
 //
-// The calling thread drives it. After Make() nothing allocates. Plans with one-sided, encoding or native steps are refused for now
-// (COLL12): they are proved and simulated, and get their machines with the systems that need them.
+// Run() drives it to the end; who drives several at a time calls Start() and then Advance() while it can go. After Make() nothing
+// allocates, but for the staging of buffers that are bound and that peers cannot read. Plans with one-sided or native steps are refused
+// for now (COLL12): they are proved and simulated, and get their machines with the systems that need them.
 //
-// Owner: the caller. Thread rule: one thread.
+// Owner: the caller. Thread rule: one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,6 @@
 #include <span>
 #include <vector>
 
-#include "base/huge_pages.h"
 #include "base/status.h"
 #include "mlrunner/collective/interpreter.h"
 #include "mlrunner/collective/run/kernels.h"
@@ -30,11 +30,29 @@ class Instance : private Machine {
   // Header and program must outlive it; so must the transport.
   static Result<std::unique_ptr<Instance>> Make(const Header* header, const Program* program, const Sizes& sizes, Transport* transport);
 
-  // Memory of the caller's buffers, in the order of the header's (others null). In and out may be the same where the plan allows it.
-  void Bind(std::span<void* const> buffers);
+  ~Instance() override;
+
+  // Memory of the caller's buffers, in the order of the header's (others null). In and out may be the same where the plan allows it. What
+  // is sent from memory that peers cannot read is copied, message by message, to where they can; kResourceExhausted (COLL13) when there is
+  // no room for that.
+  Status Bind(std::span<void* const> buffers);
+  // All-to-all-v: what this rank has for each, and how many elements it has room for. Before Bind().
+  Status SetCounts(std::span<const std::int64_t> counts, std::int64_t room);
+  // What `from` had for this rank. After the end.
+  std::int64_t received(std::int32_t from) const { return layout_.sizes().table[from * header_->request.ranks + program_->rank]; }
   // Runs once, to the end: everything is received, and what was posted is consumed. After a failure the other ranks are
   // freed (Abort) and the transport is of no more use.
   Status Run();
+
+  // From the start, on the transport's channels `first_channel` and following.
+  void Start(std::int32_t first_channel, const CallLabel& label);
+  // As far as it can go, or to the next border. kDone as soon as Run() would return; kFailed: status() says why.
+  Outcome Advance();
+  const Status& status() const { return failure_.ok() ? transport_->status() : failure_; }
+  std::int32_t channels() const { return header_->channel_count; }
+  const Header& header() const { return *header_; }
+  // The bytes of the vector it was bound to.
+  std::int64_t count() const { return layout_.sizes().count; }
 
   // Steps that the interpreter did, over all runs.
   std::uint64_t steps() const { return interpreter_->steps_done(); }
@@ -46,7 +64,13 @@ class Instance : private Machine {
   Outcome Try(const Interpreter& at, const Step& step) override;
   Status RunToTheEnd();
   // Where messages land, and whose turn it is.
-  void Prepare();
+  Status Prepare();
+  void MeasureStages();
+  void DecodeRows(const Interpreter& at, const Step& step);
+  void EncodeRow(const Interpreter& at, const Step& step);
+  Outcome LearnCounts(const Interpreter& at, const Step& step);
+  bool IsFlushed() const;
+  void Post(const Interpreter& at, const Step& step, std::int32_t chunk);
   Dtype DtypeOf(std::int32_t buffer) const;
   char* PlaceOf(const Interpreter& at, std::int32_t chunk) const;
   std::size_t BytesOf(const Interpreter& at, std::int32_t chunk) const;
@@ -59,9 +83,21 @@ class Instance : private Machine {
   std::vector<char*> memory_;          // by buffer
   std::vector<std::size_t> landings_;  // by operand: where in landing_ it may land
   std::vector<std::int32_t> turns_;    // by operand: how many of its step's earlier operands come from the same peer
-  std::vector<std::int32_t> slots_;    // by step: of the edge it sends on
-  HugeBuffer landing_;
-  std::vector<Row> rows_;  // of the step at hand
+  std::vector<std::int32_t> edges_;    // by step: the edge it sends on
+  struct Stage {                       // by edge: a copy for each slot
+    char* memory = nullptr;
+    std::size_t each_bytes = 0, room_bytes = 0;  // of a message: at most; of a copy
+    std::uint64_t posted = 0;
+  };
+  std::vector<Stage> stages_;
+  std::vector<bool> is_private_;  // by buffer: peers cannot read it
+  std::int32_t first_channel_ = 0;
+  bool has_ended_ = true;
+  char* landing_ = nullptr;
+  std::vector<Row> rows_;       // of the step at hand
+  std::vector<float> decoded_;  // of the step at hand
+  std::int64_t room_ = 0;       // of `out`, in elements
+  Status failure_;
   std::vector<TraceEntry>* trace_ = nullptr;
 };
 

@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <string>
 
 namespace ropewalk::collective {
 namespace {
 
-constexpr std::size_t kAlign = 64;
 // A lost rank is told by Abort(); this is only for a wake-up that a kernel might lose.
 constexpr std::uint32_t kSleepMsMax = 100;
 
@@ -62,13 +62,24 @@ Result<SharedMemory> SharedMemory::Open(int fd, std::size_t bytes) {
   return memory;
 }
 
-std::size_t Board::BytesFor(std::int32_t ranks, std::int32_t channels) {
+std::size_t Board::BytesBeforeLabels(std::int32_t ranks, std::int32_t channels) {
   auto count = static_cast<std::size_t>(ranks);
   return sizeof(Sleeper) * (count + 1) + sizeof(Edge) * count * count * static_cast<std::size_t>(channels);
 }
 
+std::size_t Board::BytesFor(std::int32_t ranks, std::int32_t channels) {
+  return BytesBeforeLabels(ranks, channels) + sizeof(Label) * static_cast<std::size_t>(ranks) * static_cast<std::size_t>(channels);
+}
+
 SharedTransport::SharedTransport(std::int32_t rank, Board board, std::vector<char*> pools, std::size_t pool_bytes)
-    : rank_(rank), board_(board), pools_(std::move(pools)), pool_bytes_(pool_bytes), spins_(CalibratedSpins(board.ranks())) {}
+    : rank_(rank),
+      board_(board),
+      pools_(std::move(pools)),
+      pool_bytes_(pool_bytes),
+      pool_(pools_[rank] == nullptr ? Pool() : Pool(pools_[rank], pool_bytes)),
+      labels_(board.channels()),
+      left_(board.ranks()),
+      spins_(CalibratedSpins(board.ranks())) {}
 
 void SharedTransport::Abort(const Board& board, std::int32_t lost_rank) {
   std::uint32_t none = 0;
@@ -76,34 +87,76 @@ void SharedTransport::Abort(const Board& board, std::int32_t lost_rank) {
   for (std::int32_t rank = 0; rank < board.ranks(); ++rank) Wake(board.SleeperOf(rank));
 }
 
+void SharedTransport::SetLabel(std::int32_t first_channel, std::int32_t channels, const CallLabel& label) {
+  std::uint64_t words[sizeof(CallLabel) / 8];
+  std::memcpy(words, &label, sizeof(label));
+  for (std::int32_t channel = first_channel; channel < first_channel + channels; ++channel) {
+    labels_[channel] = label;
+    Board::Label& shown = board_.LabelOf(rank_, channel);
+    for (std::size_t i = 0; i < std::size(words); ++i) shown.words[i].store(words[i], std::memory_order_relaxed);
+  }
+}
+
+void SharedTransport::SetLeft(std::int32_t peer) {
+  left_[peer].store(true, std::memory_order_release);
+  Ring();
+}
+
+void SharedTransport::Interrupt(const Status& why) {
+  interruption_.Set(why);
+  Ring();
+}
+
+void SharedTransport::Lost(std::int32_t peer, const char* why) {
+  if (status_.ok()) status_ = Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(peer) + " is lost", why, "");
+}
+
 bool SharedTransport::HasSlot(std::int32_t peer, std::int32_t channel, std::int32_t slots) {
   const Board::Edge& edge = board_.EdgeOf(rank_, peer, channel);
+  const bool left = left_[peer].load(std::memory_order_acquire);
   std::uint64_t used = edge.posted.load(std::memory_order_relaxed) - edge.consumed.load(std::memory_order_acquire);
-  return used < static_cast<std::uint64_t>(std::min(slots, Board::kSlotsMax));
+  if (used < static_cast<std::uint64_t>(std::min(slots, kSlotsMax))) return true;
+  if (left) Lost(peer, "its program has ended, and it has not taken what was sent to it");
+  return false;
+}
+
+bool SharedTransport::CanPost(const void* data, std::size_t bytes) const {
+  if (pools_[rank_] == nullptr || bytes == 0) return true;
+  const auto place = reinterpret_cast<std::uint64_t>(data) - reinterpret_cast<std::uint64_t>(pools_[rank_]);
+  return place <= pool_bytes_ && bytes <= pool_bytes_ - place;
 }
 
 void SharedTransport::Post(std::int32_t peer, std::int32_t channel, const void* data, std::size_t bytes) {
   Board::Edge& edge = board_.EdgeOf(rank_, peer, channel);
-  const auto place = reinterpret_cast<std::uint64_t>(data) - reinterpret_cast<std::uint64_t>(pools_[rank_]);
-  if (pools_[rank_] != nullptr && bytes > 0 && (place > pool_bytes_ || bytes > pool_bytes_ - place)) {
+  if (!CanPost(data, bytes)) {
     if (status_.ok())
-      status_ = Status(Code::kInvalid, "COLL14", "a message does not lie in the pool that peers can read", "the buffer is private memory",
-                       "take buffers of collectives from the transport");
+      status_ = Status(Code::kInternal, "COLL14", "a message does not lie in the pool that peers can read", "it was not staged");
     return;
   }
+  const auto place = reinterpret_cast<std::uint64_t>(data) - reinterpret_cast<std::uint64_t>(pools_[rank_]);
   std::uint64_t posted = edge.posted.load(std::memory_order_relaxed);
-  edge.slots[posted % Board::kSlotsMax] = {place, bytes};
+  edge.slots[posted % kSlotsMax] = {
+      .place = place, .bytes = bytes, .fingerprint = labels_[channel].fingerprint, .sequence = labels_[channel].sequence};
   edge.posted.store(posted + 1, std::memory_order_release);
   Wake(board_.SleeperOf(peer));
 }
 
 const void* SharedTransport::Peek(std::int32_t peer, std::int32_t channel, std::size_t index, void* /*landing*/, std::size_t bytes) {
   const Board::Edge& edge = board_.EdgeOf(peer, rank_, channel);
+  const bool left = left_[peer].load(std::memory_order_acquire);
   std::uint64_t first = edge.consumed.load(std::memory_order_relaxed);
-  if (edge.posted.load(std::memory_order_acquire) <= first + index) return nullptr;
-  const Board::Edge::Slot slot = edge.slots[(first + index) % Board::kSlotsMax];
+  if (edge.posted.load(std::memory_order_acquire) <= first + index) {
+    if (left) Lost(peer, "its program has ended");
+    return nullptr;
+  }
+  const Board::Edge::Slot slot = edge.slots[(first + index) % kSlotsMax];
   bool outside = pools_[peer] != nullptr && slot.bytes > 0 && (slot.place > pool_bytes_ || slot.bytes > pool_bytes_ - slot.place);
-  if (slot.bytes != bytes || outside) {
+  if (slot.bytes != bytes || slot.fingerprint != labels_[channel].fingerprint || outside) {
+    if (!status_.ok()) return nullptr;
+    if (slot.fingerprint != labels_[channel].fingerprint) {
+      Mismatched(peer, channel);
+      return nullptr;
+    }
     status_ = Status(Code::kInvalid, "COLL21",
                      "rank " + std::to_string(peer) + " sent " + std::to_string(slot.bytes) + " bytes where rank " + std::to_string(rank_) +
                          " expects " + std::to_string(bytes),
@@ -113,6 +166,29 @@ const void* SharedTransport::Peek(std::int32_t peer, std::int32_t channel, std::
   // Messages without bytes have no place; any address will do.
   if (bytes == 0) return &board_;
   return reinterpret_cast<const void*>(reinterpret_cast<std::uint64_t>(pools_[peer]) + slot.place);
+}
+
+void SharedTransport::Mismatched(std::int32_t peer, std::int32_t channel) {
+  std::uint64_t words[sizeof(CallLabel) / 8];
+  const Board::Label& shown = board_.LabelOf(peer, channel);
+  for (std::size_t i = 0; i < std::size(words); ++i) words[i] = shown.words[i].load(std::memory_order_relaxed);
+  CallLabel theirs;
+  std::memcpy(&theirs, words, sizeof(theirs));
+  status_ = Mismatch(peer, theirs, rank_, labels_[channel]);
+}
+
+void SharedTransport::CompareCalls() {
+  for (std::int32_t channel = 0; channel < board_.channels(); ++channel) {
+    if (labels_[channel].fingerprint == 0 || labels_[channel].sequence == kUncounted) continue;
+    for (std::int32_t peer = 0; peer < board_.ranks(); ++peer) {
+      const Board::Edge& edge = board_.EdgeOf(peer, rank_, channel);
+      const std::uint64_t first = edge.consumed.load(std::memory_order_relaxed);
+      if (peer == rank_ || edge.posted.load(std::memory_order_acquire) == first) continue;
+      const Board::Edge::Slot& slot = edge.slots[first % kSlotsMax];
+      // A later call's message is in order: its sender is ahead.
+      if (slot.sequence == labels_[channel].sequence && slot.fingerprint != labels_[channel].fingerprint) return Mismatched(peer, channel);
+    }
+  }
 }
 
 void SharedTransport::Consume(std::int32_t peer, std::int32_t channel) {
@@ -126,26 +202,18 @@ bool SharedTransport::IsFlushed(std::int32_t peer, std::int32_t channel) {
   return edge.posted.load(std::memory_order_relaxed) == edge.consumed.load(std::memory_order_acquire);
 }
 
-char* SharedTransport::Allocate(std::size_t bytes) {
-  if (pools_[rank_] == nullptr) {
-    owned_.push_back(ProcessPages().Take(bytes));
-    return owned_.back().data();
-  }
-  bytes = (bytes + kAlign - 1) / kAlign * kAlign;
-  if (bytes > pool_bytes_ - pool_used_) return nullptr;
-  char* at = pools_[rank_] + pool_used_;
-  pool_used_ += bytes;
-  return at;
-}
-
-void SharedTransport::Wait() {
+void SharedTransport::Wait(bool spin) {
   // Everything that happened before the bell rang for the last time has been looked at already, or will be by the caller's next round.
   Sleeper* sleeper = board_.SleeperOf(rank_);
-  if (std::uint32_t lost = board_.lost().load(std::memory_order_acquire); lost != 0 && status_.ok())
-    status_ =
-        Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(lost - 1) + " is lost", "its process ended, or it was aborted", "");
+  if (interruption_.is_set() && status_.ok()) status_ = interruption_.why();
+  if (std::uint32_t lost = board_.lost().load(std::memory_order_acquire); lost != 0) {
+    if (status_.ok())
+      status_ =
+          Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(lost - 1) + " is lost", "its process ended, or it was aborted", "");
+  }
+  if (status_.ok()) CompareCalls();
   if (!status_.ok()) return;
-  WaitForBell(sleeper, seen_, spins_, kSleepMsMax);
+  WaitForBell(sleeper, seen_, spin ? spins_ : 0, kSleepMsMax);
   seen_ = sleeper->bell.load(std::memory_order_acquire);
 }
 

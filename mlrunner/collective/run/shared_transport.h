@@ -3,7 +3,7 @@
 // that the peers have mapped.
 //
 // Owner: each rank owns its endpoint; the board and the pools are anonymous memory files, so nothing is left behind when a rank is killed.
-// Thread rule: an endpoint belongs to one thread; Abort() may be called from any.
+// Thread rule: as transport.h says; the static Abort() may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/huge_pages.h"
 #include "base/status.h"
+#include "mlrunner/collective/run/pool.h"
 #include "mlrunner/collective/run/sleeper.h"
 #include "mlrunner/collective/run/transport.h"
 
@@ -49,7 +49,6 @@ class SharedMemory {
 // What all ranks of a communicator look at. Plain memory; BoardBytes() of it, zeroed at first.
 class Board {
  public:
-  static constexpr std::int32_t kSlotsMax = 8;
   static std::size_t BytesFor(std::int32_t ranks, std::int32_t channels);
   Board(char* memory, std::int32_t ranks, std::int32_t channels) : memory_(memory), ranks_(ranks), channels_(channels) {}
 
@@ -57,12 +56,19 @@ class Board {
     alignas(64) std::atomic<std::uint64_t> posted{0};
     alignas(64) std::atomic<std::uint64_t> consumed{0};
     struct Slot {
-      std::uint64_t place = 0, bytes = 0;
+      std::uint64_t place = 0, bytes = 0, fingerprint = 0, sequence = 0;
     } slots[kSlotsMax];
+  };
+  // A CallLabel that its rank may overwrite while a peer reads it (to say what is wrong; then it may be of the next call).
+  struct alignas(64) Label {
+    std::atomic<std::uint64_t> words[sizeof(CallLabel) / 8];
   };
   Edge& EdgeOf(std::int32_t from, std::int32_t to, std::int32_t channel) const {
     return reinterpret_cast<Edge*>(memory_ +
                                    sizeof(Sleeper) * (static_cast<std::size_t>(ranks_) + 1))[(from * ranks_ + to) * channels_ + channel];
+  }
+  Label& LabelOf(std::int32_t rank, std::int32_t channel) const {
+    return reinterpret_cast<Label*>(memory_ + BytesBeforeLabels(ranks_, channels_))[rank * channels_ + channel];
   }
   Sleeper* SleeperOf(std::int32_t rank) const { return reinterpret_cast<Sleeper*>(memory_) + 1 + rank; }
   // 0, or 1 + the rank that was lost.
@@ -71,6 +77,7 @@ class Board {
   std::int32_t channels() const { return channels_; }
 
  private:
+  static std::size_t BytesBeforeLabels(std::int32_t ranks, std::int32_t channels);
   char* memory_;
   std::int32_t ranks_, channels_;
 };
@@ -78,29 +85,44 @@ class Board {
 class SharedTransport : public Transport {
  public:
   // `pools[r]`: where rank r's pool begins in this process, and `pool_bytes` of each. All null: the ranks are threads, and every address is
-  // good for all. Slots of an edge beyond Board::kSlotsMax are not used.
+  // good for all.
   SharedTransport(std::int32_t rank, Board board, std::vector<char*> pools, std::size_t pool_bytes);
 
   // Frees all ranks that wait for `rank`: they fail with COLL20. From any thread, and from any process that has the board.
   static void Abort(const Board& board, std::int32_t lost_rank);
 
+  void SetLabel(std::int32_t first_channel, std::int32_t channels, const CallLabel& label) override;
   bool HasSlot(std::int32_t peer, std::int32_t channel, std::int32_t slots) override;
   void Post(std::int32_t peer, std::int32_t channel, const void* data, std::size_t bytes) override;
   const void* Peek(std::int32_t peer, std::int32_t channel, std::size_t index, void* landing, std::size_t bytes) override;
   void Consume(std::int32_t peer, std::int32_t channel) override;
   bool IsFlushed(std::int32_t peer, std::int32_t channel) override;
-  char* Allocate(std::size_t bytes) override;
-  void Wait() override;
+  char* Allocate(std::size_t bytes) override { return pool_.Allocate(bytes); }
+  void Free(char* memory) override { pool_.Free(memory); }
+  bool LandsMessages() const override { return false; }
+  bool CanPost(const void* data, std::size_t bytes) const override;
+  void Wait(bool spin) override;
+  void Ring() override { Wake(board_.SleeperOf(rank_)); }
+  void SetLeft(std::int32_t peer) override;
+  void Interrupt(const Status& why) override;
   void Abort() override { Abort(board_, rank_); }
   const Status& status() const override { return status_; }
 
  private:
+  void Lost(std::int32_t peer, const char* why);
+  void Mismatched(std::int32_t peer, std::int32_t channel);
+  // Whether a peer that is at the same call means another by it: also where this rank takes no message, and would never look.
+  void CompareCalls();
+
   std::int32_t rank_;
   Board board_;
   std::vector<char*> pools_;
-  std::size_t pool_bytes_, pool_used_ = 0;
-  std::vector<HugeBuffer> owned_;  // of threads
+  std::size_t pool_bytes_;
+  Pool pool_;
+  std::vector<CallLabel> labels_;        // by channel
+  std::vector<std::atomic<bool>> left_;  // by rank
   std::uint32_t spins_, seen_ = 0;
+  Interruption interruption_;
   Status status_;
 };
 

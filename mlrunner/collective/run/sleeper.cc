@@ -30,8 +30,9 @@ std::int64_t NowNs() {
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
-// To sleep and to be woken costs the waiter and the waker two system calls each, and two changes of context, each dearer than a call.
-constexpr std::int64_t kCallsOfASleep = 12;
+// Longer than a woken thread takes to run again: a rank that gives up before its sleeping peer can answer sleeps, too, and then both wake
+// each other for ever. A wake-up costs both sides system calls and changes of context, and on virtual machines some ten times as much.
+constexpr std::int64_t kCallsOfASleep = 64;
 
 }  // namespace
 
@@ -60,7 +61,7 @@ std::uint32_t CalibratedSpins(std::int32_t ranks_on_machine) {
   CPU_ZERO(&cores);
   long usable = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : sysconf(_SC_NPROCESSORS_ONLN);
   if (ranks_on_machine > usable) return 0;
-  // As long as a sleep would cost: then spinning costs at most twice the best choice.
+  // About as long as a sleep would cost: then spinning costs at most twice the best choice.
   constexpr std::int64_t kProbes = 256;
   std::atomic<std::uint32_t> word{0};
   std::int64_t begin = NowNs();

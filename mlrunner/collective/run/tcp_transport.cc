@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <span>
 #include <string>
@@ -22,20 +24,28 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 constexpr std::uint32_t kMagic = 0x4c4f4352;  // "RCOL"
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kVersion = 2;
 constexpr int kPollMsMax = 100;
+// How long a broken connection waits for the one who knows why.
+constexpr std::int64_t kVerdictMsMax = 2'000;
 
-struct Header {
+struct WireHeader {
   std::uint32_t magic;
   std::uint16_t version, channel;
   std::uint64_t job_epoch;
   std::uint32_t communicator, from;
-  std::uint64_t sequence, bytes, fingerprint, payload_checksum, header_checksum;
+  std::uint64_t sequence, bytes, payload_checksum, header_checksum, unused;
+  CallLabel label;
 };
-static_assert(sizeof(Header) == 64);
+static_assert(sizeof(WireHeader) == 128);
 
-std::uint64_t ChecksumOf(const Header& header) {
-  return Checksum64(std::as_bytes(std::span(&header, 1)).first(sizeof(Header) - sizeof(header.header_checksum)));
+std::uint64_t ChecksumOf(WireHeader header) {
+  header.header_checksum = 0;
+  return Checksum64(std::as_bytes(std::span(&header, 1)));
+}
+
+std::int64_t NowMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
@@ -45,6 +55,9 @@ TcpTransport::TcpTransport(std::int32_t rank, std::int32_t ranks, std::int32_t c
       channels_(channels),
       options_(options),
       lines_(static_cast<std::size_t>(ranks) * channels),
+      labels_(channels),
+      left_(ranks),
+      bell_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       spins_(CalibratedSpins(options.ranks_on_machine) / 8) {
   for (std::size_t i = 0; i < lines_.size(); ++i) {
     lines_[i].socket = i < sockets.size() ? sockets[i] : -1;
@@ -53,12 +66,33 @@ TcpTransport::TcpTransport(std::int32_t rank, std::int32_t ranks, std::int32_t c
     // Fails on sockets that are not TCP, which have no delay to turn off.
     (void)setsockopt(lines_[i].socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   }
-  polls_.reserve(lines_.size());
+  polls_.reserve(lines_.size() + 1);
 }
 
 TcpTransport::~TcpTransport() {
   for (Line& line : lines_)
     if (line.socket >= 0) close(line.socket);
+  if (bell_ >= 0) close(bell_);
+}
+
+void TcpTransport::SetLabel(std::int32_t first_channel, std::int32_t channels, const CallLabel& label) {
+  for (std::int32_t channel = first_channel; channel < first_channel + channels; ++channel) labels_[channel] = label;
+}
+
+void TcpTransport::Ring() {
+  const std::uint64_t one = 1;
+  // Only a counter that is full already refuses, and that rings, too.
+  (void)!write(bell_, &one, sizeof(one));
+}
+
+void TcpTransport::SetLeft(std::int32_t peer) {
+  left_[peer].store(true, std::memory_order_release);
+  Ring();
+}
+
+void TcpTransport::Interrupt(const Status& why) {
+  interruption_.Set(why);
+  Ring();
 }
 
 void TcpTransport::Abort() {
@@ -68,6 +102,15 @@ void TcpTransport::Abort() {
 
 void TcpTransport::Lost(std::int32_t peer, const char* why) {
   if (status_.ok()) status_ = Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(peer) + " is lost", why, "");
+}
+
+void TcpTransport::Closed(std::int32_t peer, std::int32_t channel, const char* why) {
+  LineOf(peer, channel).closed = true;
+  if (left_[peer].load(std::memory_order_acquire)) return Lost(peer, "its program has ended");
+  if (!options_.is_told) return Lost(peer, why);
+  if (closed_peer_ >= 0) return;
+  closed_peer_ = peer;
+  closed_at_ms_ = NowMs();
 }
 
 bool TcpTransport::HasSlot(std::int32_t peer, std::int32_t channel, std::int32_t slots) {
@@ -80,17 +123,18 @@ bool TcpTransport::HasSlot(std::int32_t peer, std::int32_t channel, std::int32_t
 void TcpTransport::Post(std::int32_t peer, std::int32_t channel, const void* data, std::size_t bytes) {
   Line& line = LineOf(peer, channel);
   Out& out = line.out[line.posted % kSlotsMax];
-  Header header{.magic = kMagic,
-                .version = kVersion,
-                .channel = static_cast<std::uint16_t>(channel),
-                .job_epoch = options_.job_epoch,
-                .communicator = options_.communicator,
-                .from = static_cast<std::uint32_t>(rank_),
-                .sequence = line.posted,
-                .bytes = bytes,
-                .fingerprint = fingerprint_,
-                .payload_checksum = options_.checksum_payload ? Checksum64(std::span(static_cast<const std::byte*>(data), bytes)) : 0,
-                .header_checksum = 0};
+  WireHeader header{.magic = kMagic,
+                    .version = kVersion,
+                    .channel = static_cast<std::uint16_t>(channel),
+                    .job_epoch = options_.job_epoch,
+                    .communicator = options_.communicator,
+                    .from = static_cast<std::uint32_t>(rank_),
+                    .sequence = line.posted,
+                    .bytes = bytes,
+                    .payload_checksum = options_.checksum_payload ? Checksum64(std::span(static_cast<const std::byte*>(data), bytes)) : 0,
+                    .header_checksum = 0,
+                    .unused = 0,
+                    .label = labels_[channel]};
   header.header_checksum = ChecksumOf(header);
   std::memcpy(out.header, &header, sizeof(header));
   out.data = static_cast<const char*>(data);
@@ -101,7 +145,7 @@ void TcpTransport::Post(std::int32_t peer, std::int32_t channel, const void* dat
 
 void TcpTransport::WriteOut(std::int32_t peer, std::int32_t channel) {
   Line& line = LineOf(peer, channel);
-  while (line.written < line.posted && status_.ok()) {
+  while (line.written < line.posted && status_.ok() && !line.closed) {
     Out& out = line.out[line.written % kSlotsMax];
     iovec parts[2];
     msghdr message{};
@@ -113,7 +157,7 @@ void TcpTransport::WriteOut(std::int32_t peer, std::int32_t channel) {
     ssize_t wrote = sendmsg(line.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (wrote < 0) {
       if (errno == EINTR) continue;
-      if (errno != EAGAIN && errno != EWOULDBLOCK) Lost(peer, std::strerror(errno));
+      if (errno != EAGAIN && errno != EWOULDBLOCK) Closed(peer, channel, std::strerror(errno));
       return;
     }
     line.out_done += static_cast<std::size_t>(wrote);
@@ -123,80 +167,73 @@ void TcpTransport::WriteOut(std::int32_t peer, std::int32_t channel) {
   }
 }
 
-// Bytes read; 0: none now; -1: lost.
-std::ptrdiff_t TcpTransport::Receive(std::int32_t peer, const Line& line, void* into, std::size_t bytes) {
-  for (;;) {
-    ssize_t got = recv(line.socket, into, bytes, MSG_DONTWAIT);
-    if (got > 0) return got;
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-    Lost(peer, got == 0 ? "it closed the connection" : std::strerror(errno));
-    return -1;
-  }
-}
-
-bool TcpTransport::ReadHeader(std::int32_t peer, std::int32_t channel, In* in, std::size_t bytes) {
-  Line& line = LineOf(peer, channel);
-  while (in->header_got < kHeaderBytes) {
-    std::ptrdiff_t got = Receive(peer, line, in->header + in->header_got, kHeaderBytes - in->header_got);
-    if (got <= 0) return false;
-    in->header_got += static_cast<std::size_t>(got);
-    if (in->header_got < kHeaderBytes) continue;
-    Header header;
-    std::memcpy(&header, in->header, sizeof(header));
-    auto turn = static_cast<std::uint64_t>(in - line.in);
-    auto from = [&] { return "a message of rank " + std::to_string(peer); };  // only failures may allocate
-    if (header.magic != kMagic || header.header_checksum != ChecksumOf(header))
-      status_ = Status(Code::kDataLoss, "COLL22", from() + " is damaged", "its header does not agree with its checksum", "");
-    else if (header.version != kVersion)
-      status_ = Status(Code::kVersionSkew, "COLL23", from() + " is of version " + std::to_string(header.version), "",
-                       "run one version on all ranks");
-    else if (header.job_epoch != options_.job_epoch || header.communicator != options_.communicator ||
-             header.from != static_cast<std::uint32_t>(peer))
-      status_ = Status(Code::kStale, "COLL24", from() + " is of another job, epoch or communicator", "", "");
-    else if (header.channel != channel || header.sequence != line.taken + turn || header.bytes != bytes ||
-             header.fingerprint != fingerprint_)
-      status_ = Status(Code::kInvalid, "COLL21",
-                       "rank " + std::to_string(peer) + " sent message " + std::to_string(header.sequence) + " of " +
-                           std::to_string(header.bytes) + " bytes where rank " + std::to_string(rank_) + " expects message " +
-                           std::to_string(line.taken + turn) + " of " + std::to_string(bytes),
-                       "the ranks run different collectives, or with different counts", "make all ranks call the same");
-    if (!status_.ok()) return false;
-    in->bytes = bytes;
-    in->got = 0;
-  }
-  return true;
+bool TcpTransport::IsHeaderGood(std::int32_t peer, std::int32_t channel, const In& in, std::uint64_t sequence, std::size_t bytes) {
+  WireHeader header;
+  std::memcpy(&header, in.header, sizeof(header));
+  auto from = [&] { return "a message of rank " + std::to_string(peer); };  // only failures may allocate
+  if (header.magic != kMagic || header.header_checksum != ChecksumOf(header))
+    status_ = Status(Code::kDataLoss, "COLL22", from() + " is damaged", "its header does not agree with its checksum", "");
+  else if (header.version != kVersion)
+    status_ = Status(Code::kVersionSkew, "COLL23", from() + " is of version " + std::to_string(header.version), "",
+                     "run one version on all ranks");
+  else if (header.job_epoch != options_.job_epoch || header.communicator != options_.communicator ||
+           header.from != static_cast<std::uint32_t>(peer))
+    status_ = Status(Code::kStale, "COLL24", from() + " is of another job, epoch or communicator", "", "");
+  else if (header.label.fingerprint != labels_[channel].fingerprint)
+    status_ = Mismatch(peer, header.label, rank_, labels_[channel]);
+  else if (header.channel != channel || header.sequence != sequence || header.bytes != bytes)
+    status_ = Status(Code::kInvalid, "COLL21",
+                     "rank " + std::to_string(peer) + " sent message " + std::to_string(header.sequence) + " of " +
+                         std::to_string(header.bytes) + " bytes where rank " + std::to_string(rank_) + " expects message " +
+                         std::to_string(sequence) + " of " + std::to_string(bytes),
+                     "the ranks run different collectives, or with different counts", "make all ranks call the same");
+  return status_.ok();
 }
 
 const void* TcpTransport::Peek(std::int32_t peer, std::int32_t channel, std::size_t index, void* landing, std::size_t bytes) {
   if (!status_.ok()) return nullptr;
   Line& line = LineOf(peer, channel);
-  line.wants_in = true;
   if (index >= kTurnsMax) {
     status_ = Status(Code::kInvalid, "COLL12", "a step takes more than " + std::to_string(kTurnsMax) + " messages of one peer");
     return nullptr;
   }
   In& in = line.in[index];
-  // An earlier one of the same step has to be there first: the stream is in order.
-  if (index > 0 && (line.in[index - 1].header_got < kHeaderBytes || line.in[index - 1].got < line.in[index - 1].bytes)) return nullptr;
-  if (in.header_got < kHeaderBytes) {
-    if (!ReadHeader(peer, channel, &in, bytes)) return nullptr;
-    in.landing = static_cast<char*>(landing);
-  }
-  while (in.got < in.bytes) {
-    std::ptrdiff_t got = Receive(peer, line, in.landing + in.got, in.bytes - in.got);
-    if (got <= 0) return nullptr;
-    in.got += static_cast<std::size_t>(got);
-    if (in.got < in.bytes || !options_.checksum_payload) continue;
-    Header header;
-    std::memcpy(&header, in.header, sizeof(header));
-    if (Checksum64(std::span(reinterpret_cast<const std::byte*>(in.landing), in.bytes)) != header.payload_checksum) {
-      status_ = Status(Code::kDataLoss, "COLL22", "a message of rank " + std::to_string(peer) + " is damaged",
-                       "its payload does not agree with its checksum", "");
-      return nullptr;
+  const std::size_t whole = kHeaderBytes + bytes;
+  if (!in.known || in.got < whole) {
+    line.wants_in = true;
+    if (in.landing == nullptr) in.landing = static_cast<char*>(landing);
+    while (in.got < whole) {
+      if (line.closed) return nullptr;
+      // Never more than this message: what a header announces is believed only when it is what this rank expects.
+      iovec parts[2];
+      msghdr message{};
+      message.msg_iov = parts;
+      if (in.got < kHeaderBytes) parts[message.msg_iovlen++] = {in.header + in.got, kHeaderBytes - in.got};
+      const std::size_t skip = in.got > kHeaderBytes ? in.got - kHeaderBytes : 0;
+      if (bytes > skip) parts[message.msg_iovlen++] = {in.landing + skip, bytes - skip};
+      const ssize_t got = recvmsg(line.socket, &message, MSG_DONTWAIT);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return nullptr;
+      if (got <= 0) {
+        Closed(peer, channel, got == 0 ? "it closed the connection" : std::strerror(errno));
+        return nullptr;
+      }
+      in.got += static_cast<std::size_t>(got);
+      if (in.known || in.got < kHeaderBytes) continue;
+      if (!IsHeaderGood(peer, channel, in, line.taken + index, bytes)) return nullptr;
+      in.known = true;
     }
+    WireHeader header;
+    if (options_.checksum_payload) {
+      std::memcpy(&header, in.header, sizeof(header));
+      if (Checksum64(std::span(reinterpret_cast<const std::byte*>(in.landing), bytes)) != header.payload_checksum) {
+        status_ = Status(Code::kDataLoss, "COLL22", "a message of rank " + std::to_string(peer) + " is damaged",
+                         "its payload does not agree with its checksum", "");
+        return nullptr;
+      }
+    }
+    line.wants_in = false;
   }
-  line.wants_in = false;
   return bytes == 0 ? static_cast<const void*>(this) : in.landing;
 }
 
@@ -213,18 +250,16 @@ bool TcpTransport::IsFlushed(std::int32_t peer, std::int32_t channel) {
   return line.written == line.posted;
 }
 
-char* TcpTransport::Allocate(std::size_t bytes) {
-  owned_.push_back(ProcessPages().Take(bytes));
-  return owned_.back().data();
-}
-
-void TcpTransport::Wait() {
+void TcpTransport::Wait(bool spin) {
+  if (interruption_.is_set() && status_.ok()) status_ = interruption_.why();
+  if (closed_peer_ >= 0 && (left_[closed_peer_].load(std::memory_order_acquire) || NowMs() - closed_at_ms_ > kVerdictMsMax))
+    Lost(closed_peer_, "its connection broke");
   if (!status_.ok()) return;
   // What waits to go out goes on whatever the steps are waiting for: their peers may wait for it.
   polls_.clear();
   for (std::size_t i = 0; i < lines_.size(); ++i) {
     Line& line = lines_[i];
-    if (line.socket < 0) continue;
+    if (line.socket < 0 || line.closed) continue;
     short events = 0;
     if (line.written < line.posted) {
       WriteOut(static_cast<std::int32_t>(i) / channels_, static_cast<std::int32_t>(i) % channels_);
@@ -234,10 +269,15 @@ void TcpTransport::Wait() {
     if (events != 0) polls_.push_back({line.socket, events, 0});
   }
   // The steps look again a few times before the thread sleeps.
-  if (++spun_ < spins_) return;
+  if (spin && ++spun_ < spins_) return;
   spun_ = 0;
+  polls_.push_back({bell_, POLLIN, 0});
   // EINTR and time-outs are fine: the caller looks for itself.
   (void)poll(polls_.data(), polls_.size(), kPollMsMax);
+  if ((polls_.back().revents & POLLIN) != 0) {
+    std::uint64_t rung;
+    (void)!read(bell_, &rung, sizeof(rung));
+  }
 }
 
 }  // namespace ropewalk::collective

@@ -1,14 +1,14 @@
 // The transport over stream sockets: one connected, non-blocking socket for each peer and channel (so that no channel waits behind
 // another's bytes). Messages go out from where they lie, as the socket takes them, and come in where they are wanted.
 //
-// Who connects the sockets is not its business (rpc/ does, with Asio); it is not on the way of the bytes.
+// Who connects the sockets is not its business (mesh.h does).
 //
-// Wire: a header of 64 bytes, host byte order (little-endian machines only), then the payload.
+// Wire: a header of 128 bytes, host byte order (little-endian machines only), then the payload.
 //    0 magic u32         4 version u16       6 channel u16         8 job epoch u64        16 communicator u32     20 from u32
-//   24 sequence u64 (within the channel)    32 bytes u64          40 fingerprint u64 (of the instance: operation, types, count)
-//   48 payload checksum u64 (0: none)       56 header checksum u64
+//   24 sequence u64 (within the channel)    32 bytes u64          40 payload checksum u64 (0: none)
+//   48 header checksum u64                  56 unused             64 the sender's CallLabel
 //
-// Owner: a rank. Thread rule: one thread.
+// Owner: a rank. Thread rule: as transport.h says.
 #pragma once
 
 #include <poll.h>
@@ -17,8 +17,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/huge_pages.h"
 #include "base/status.h"
+#include "mlrunner/collective/run/pool.h"
 #include "mlrunner/collective/run/transport.h"
 
 namespace ropewalk::collective {
@@ -28,6 +28,8 @@ struct TcpOptions {
   std::uint32_t communicator = 0;
   bool checksum_payload = false;
   std::int32_t ranks_on_machine = 1;  // for the time to spin
+  // Somebody watches the peers and tells why one is lost (Interrupt, SetLeft): a closed connection alone is no verdict for a while.
+  bool is_told = false;
 };
 
 class TcpTransport : public Transport {
@@ -38,21 +40,25 @@ class TcpTransport : public Transport {
   TcpTransport(const TcpTransport&) = delete;
   TcpTransport& operator=(const TcpTransport&) = delete;
 
-  // Sent with each message and compared with the peer's, so that ranks which call different collectives find out on the first message.
-  void SetFingerprint(std::uint64_t fingerprint) { fingerprint_ = fingerprint; }
-
+  void SetLabel(std::int32_t first_channel, std::int32_t channels, const CallLabel& label) override;
   bool HasSlot(std::int32_t peer, std::int32_t channel, std::int32_t slots) override;
   void Post(std::int32_t peer, std::int32_t channel, const void* data, std::size_t bytes) override;
   const void* Peek(std::int32_t peer, std::int32_t channel, std::size_t index, void* landing, std::size_t bytes) override;
   void Consume(std::int32_t peer, std::int32_t channel) override;
   bool IsFlushed(std::int32_t peer, std::int32_t channel) override;
-  char* Allocate(std::size_t bytes) override;
-  void Wait() override;
+  char* Allocate(std::size_t bytes) override { return pool_.Allocate(bytes); }
+  void Free(char* memory) override { pool_.Free(memory); }
+  bool LandsMessages() const override { return true; }
+  bool CanPost(const void* /*data*/, std::size_t /*bytes*/) const override { return true; }
+  void Wait(bool spin) override;
+  void Ring() override;
+  void SetLeft(std::int32_t peer) override;
+  void Interrupt(const Status& why) override;
   void Abort() override;
   const Status& status() const override { return status_; }
 
  private:
-  static constexpr std::size_t kHeaderBytes = 64, kSlotsMax = 8, kTurnsMax = 4;
+  static constexpr std::size_t kHeaderBytes = 128, kTurnsMax = 4;
   struct Out {
     unsigned char header[kHeaderBytes];
     const char* data = nullptr;
@@ -60,7 +66,8 @@ class TcpTransport : public Transport {
   };
   struct In {  // a message that comes in, or is there
     unsigned char header[kHeaderBytes];
-    std::size_t header_got = 0, bytes = 0, got = 0;
+    std::size_t got = 0;  // bytes, header included
+    bool known = false;   // the header was looked at, and is good
     char* landing = nullptr;
   };
   struct Line {
@@ -71,20 +78,26 @@ class TcpTransport : public Transport {
     In in[kTurnsMax];
     std::uint64_t taken = 0;  // messages consumed
     bool wants_in = false;    // a step waits for it
+    bool closed = false;
   };
   Line& LineOf(std::int32_t peer, std::int32_t channel) { return lines_[peer * channels_ + channel]; }
   void WriteOut(std::int32_t peer, std::int32_t channel);
-  bool ReadHeader(std::int32_t peer, std::int32_t channel, In* in, std::size_t bytes);
-  std::ptrdiff_t Receive(std::int32_t peer, const Line& line, void* into, std::size_t bytes);
+  bool IsHeaderGood(std::int32_t peer, std::int32_t channel, const In& in, std::uint64_t sequence, std::size_t bytes);
+  void Closed(std::int32_t peer, std::int32_t channel, const char* why);
   void Lost(std::int32_t peer, const char* why);
 
   std::int32_t rank_, channels_;
   TcpOptions options_;
   std::vector<Line> lines_;
-  std::vector<HugeBuffer> owned_;
+  Pool pool_;
+  std::vector<CallLabel> labels_;        // by channel
+  std::vector<std::atomic<bool>> left_;  // by rank
   std::vector<struct pollfd> polls_;
-  std::uint64_t fingerprint_ = 0;
+  int bell_;  // an eventfd
   std::uint32_t spins_, spun_ = 0;
+  std::int32_t closed_peer_ = -1;  // the first whose connection broke; why is not known yet
+  std::int64_t closed_at_ms_ = 0;
+  Interruption interruption_;
   Status status_;
 };
 

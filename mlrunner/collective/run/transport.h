@@ -1,20 +1,29 @@
 // How messages get from rank to rank. A message is posted memory: it stays where it is until the receiver has consumed it, and nothing
 // writes to it before (Check() proves that of every plan).
 //
-// Thread rule: an endpoint belongs to the thread that drives its rank. Nothing here allocates once it is set up.
+// Thread rule: an endpoint belongs to the thread that drives its rank, but for what says otherwise. Nothing here allocates once it is set
+// up.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 
 #include "base/status.h"
+#include "mlrunner/collective/run/call_label.h"
 
 namespace ropewalk::collective {
+
+// Messages that an edge can hold at most, whatever a plan asks for.
+inline constexpr std::int32_t kSlotsMax = 8;
 
 class Transport {
  public:
   virtual ~Transport() = default;
 
+  // What the messages of these channels are about from now on; compared with the peers'.
+  virtual void SetLabel(std::int32_t first_channel, std::int32_t channels, const CallLabel& label) = 0;
   // Whether fewer than `slots` messages to `peer` on this channel are not consumed.
   virtual bool HasSlot(std::int32_t peer, std::int32_t channel, std::int32_t slots) = 0;
   // Lets `peer` read the message. Only after HasSlot() said yes.
@@ -26,14 +35,47 @@ class Transport {
   virtual void Consume(std::int32_t peer, std::int32_t channel) = 0;
   // Whether the memory of everything posted to `peer` on `channel` is the sender's own again.
   virtual bool IsFlushed(std::int32_t peer, std::int32_t channel) = 0;
-  // Memory that peers may read when it is posted, for as long as the transport lives; null when there is no room. Setup only.
+  // Memory that peers may read when it is posted, for as long as the transport lives or until Free(); null when there is no room. From any
+  // thread.
   virtual char* Allocate(std::size_t bytes) = 0;
-  // Sleeps until something may have changed since the last call: a message, a free slot, a failure. Spins first.
-  virtual void Wait() = 0;
+  virtual void Free(char* memory) = 0;
+  // Whether Peek() puts messages into `landing`; otherwise it may be null.
+  virtual bool LandsMessages() const = 0;
+  // Whether a message may lie there.
+  virtual bool CanPost(const void* data, std::size_t bytes) const = 0;
+  // Sleeps until something may have changed since the last call: a message, a free slot, a failure, a Ring(). May spin first.
+  virtual void Wait(bool spin) = 0;
+  // The current Wait() returns, or else the next one does. From any thread.
+  virtual void Ring() = 0;
+  // `peer` has ended in order: what it sent is still good, but nothing more comes. From any thread.
+  virtual void SetLeft(std::int32_t peer) = 0;
+  // Fails with `why` when it waits next, if it has not failed before. From any thread.
+  virtual void Interrupt(const Status& why) = 0;
   // Ends the waiting of all ranks that this one may keep waiting: they fail with COLL20 and this rank's name. From any thread.
   virtual void Abort() = 0;
   // The first failure: a lost peer, a message that does not fit. It stays.
   virtual const Status& status() const = 0;
+};
+
+// A status that another thread leaves for the one that drives.
+class Interruption {
+ public:
+  void Set(const Status& why) {
+    std::lock_guard lock(mutex_);
+    if (is_set_.load(std::memory_order_relaxed)) return;
+    why_ = why;
+    is_set_.store(true, std::memory_order_release);
+  }
+  bool is_set() const { return is_set_.load(std::memory_order_acquire); }
+  Status why() const {
+    std::lock_guard lock(mutex_);
+    return why_;
+  }
+
+ private:
+  std::atomic<bool> is_set_{false};
+  mutable std::mutex mutex_;
+  Status why_;
 };
 
 }  // namespace ropewalk::collective

@@ -1,0 +1,215 @@
+#include "mlrunner/collective/communicator.h"
+
+#include <array>
+#include <mutex>
+#include <utility>
+
+#include "dag/gang.h"
+#include "mlrunner/collective/run/choose.h"
+#include "mlrunner/collective/run/engine.h"
+#include "mlrunner/collective/run/links.h"
+#include "mlrunner/collective/run/mesh.h"
+#include "mlrunner/collective/run/shared_transport.h"
+#include "mlrunner/collective/run/tcp_transport.h"
+
+namespace ropewalk::collective {
+namespace {
+
+// Gives news of a lost rank to whoever it concerns now: the one that connects, then the communicator.
+struct LossSink {
+  MeshCancel cancel;
+  std::mutex mutex;
+  std::function<void(const Status&)> connected;  // empty: not yet
+  void Tell(const Status& why) {
+    std::lock_guard lock(mutex);
+    cancel.Set(why);
+    if (connected) connected(why);
+  }
+};
+
+class Connected : public Communicator {
+ public:
+  Connected(Rendezvous rendezvous, const CommunicatorOptions& options, Mesh mesh, std::unique_ptr<LossSink> losses)
+      : rendezvous_(std::move(rendezvous)),
+        options_(options),
+        losses_(std::move(losses)),
+        board_(std::move(mesh.board)),
+        pools_(std::move(mesh.pools)),
+        shares_memory_(mesh.shares_memory) {
+    transport_ = MakeTransport(&mesh);
+    cache_ = std::make_unique<InstanceCache>(rank(), transport_.get());
+    engine_ = std::make_unique<Engine>(rank(), ranks(), options_.credit_bytes, transport_.get(), cache_.get(),
+                                       [this](const Status& why) { Abort(why); });
+    std::lock_guard lock(links_mutex_);
+    links_ = std::make_unique<Links>(rank(), std::move(mesh.links),
+                                     Links::Events{.on_failed = [this](const Status& why) { Abort(why); },
+                                                   .on_left = [this](std::int32_t peer) { transport_->SetLeft(peer); }});
+  }
+
+  // Hears of losses from now on, also of one that came before.
+  void Listen() {
+    std::lock_guard lock(losses_->mutex);
+    losses_->connected = [this](const Status& why) { Abort(why); };
+    if (losses_->cancel.is_set()) Abort(losses_->cancel.why());
+  }
+
+  ~Connected() override {
+    if (rendezvous_.on_lost) rendezvous_.on_lost({});
+    // While the peers are still watched: a call that is under way may end with their failure.
+    engine_->Stop();
+    std::unique_ptr<Links> links;
+    {
+      std::lock_guard lock(links_mutex_);
+      links = std::move(links_);
+    }
+    links.reset();
+    engine_.reset();
+  }
+
+  std::int32_t rank() const override { return rendezvous_.rank; }
+  std::int32_t ranks() const override { return rendezvous_.ranks; }
+  bool shares_memory() const override { return shares_memory_; }
+
+  Result<char*> Allocate(std::size_t bytes) override {
+    char* memory = transport_->Allocate(bytes);
+    if (memory != nullptr) return memory;
+    return Status(Code::kResourceExhausted, "COLL13", "no room for " + std::to_string(bytes) + " bytes in the pool",
+                  "it has " + std::to_string(options_.pool_bytes) + " bytes", "raise pool_bytes");
+  }
+  void Free(char* memory) override { transport_->Free(memory); }
+
+  Status Run(const CollectiveCall& call) override {
+    ASSIGN_OR_RETURN(Instance * instance, Prepare(call));
+    Status status = engine_->Run(instance, LabelOf(instance->header(), CountOf(call), call.name, 0));
+    if (!status.ok()) return status;
+    for (std::int32_t from = 0; call.received != nullptr && from < ranks(); ++from) call.received[from] = instance->received(from);
+    cache_->GiveBack(instance);
+    return {};
+  }
+
+  Result<Handle> Submit(const CollectiveCall& call, const SubmitOptions& options) override {
+    if (call.received != nullptr)
+      return Status(Code::kInvalid, "COLL10", "submitted calls do not say what they received", "", "use Run(), or send the counts along");
+    ASSIGN_OR_RETURN(Instance * instance, Prepare(call));
+    return engine_->Submit(instance, LabelOf(instance->header(), CountOf(call), call.name, 0), options.priority,
+                           call.count * static_cast<std::int64_t>(SizeOf(call.dtype)));
+  }
+
+  Status Wait(const Handle& handle) override { return engine_->Wait(handle.get()); }
+  bool IsDone(const Handle& handle) const override { return handle->is_done.load(); }
+
+  void Abort(const Status& why) override {
+    if (!engine_->Fail(why)) return;
+    // The links may not be there yet, or not any more; then their end says it.
+    std::lock_guard lock(links_mutex_);
+    if (links_ != nullptr) links_->TellFailed(why);
+  }
+
+  std::uint64_t steps() const override { return engine_->steps(); }
+
+ private:
+  std::unique_ptr<Transport> MakeTransport(Mesh* mesh) {
+    if (shares_memory_) {
+      std::vector<char*> begins;
+      for (const SharedMemory& pool : pools_) begins.push_back(pool.data());
+      return std::make_unique<SharedTransport>(rank(), Board(board_.data(), ranks(), Engine::kChannels), std::move(begins),
+                                               options_.pool_bytes);
+    }
+    std::vector<int> sockets;
+    for (auto& socket : mesh->data) sockets.push_back(socket.release());
+    return std::make_unique<TcpTransport>(rank(), ranks(), Engine::kChannels, std::move(sockets),
+                                          TcpOptions{.job_epoch = rendezvous_.epoch,
+                                                     .checksum_payload = options_.checksum_payload,
+                                                     .ranks_on_machine = mesh->ranks_on_machine_max,
+                                                     .is_told = true});
+  }
+
+  // An instance that is bound to the call's memory.
+  Result<Instance*> Prepare(const CollectiveCall& call) {
+    Request request{.collective = call.collective,
+                    .dtype = call.dtype,
+                    .op = call.op,
+                    .ranks = ranks(),
+                    .root = call.root,
+                    .peer = call.peer,
+                    .deterministic = call.deterministic};
+    const bool is_counted = call.collective == Collective::kAllToAllV;
+    if (call.codec != nullptr) request.codecs.push_back(*call.codec);
+    if ((is_counted != (call.counts != nullptr)) || (call.received != nullptr && !is_counted) ||
+        (call.codec != nullptr && call.codec->error_feedback != (call.residual != nullptr)))
+      return Status(Code::kInvalid, "COLL10", std::string(Name(call.collective)) + ": counts or residual are missing, or have no place");
+    Choice choice = Choose(request, call.count, shares_memory_, options_.segment_bytes);
+    if (!call.algorithm.empty()) choice.algorithm = call.algorithm;
+    if (choice.algorithm.empty())
+      return Status(Code::kInvalid, "COLL10", "no algorithm is chosen for " + std::string(Name(call.collective)), "", "name one");
+    request.segment_bytes = choice.segment_bytes;
+    request.channels = choice.channels;
+    ASSIGN_OR_RETURN(Instance * instance, cache_->Take(choice.algorithm, request, CountOf(call)));
+    Status status;
+    if (instance->channels() > Engine::kChannelsOfLane)
+      status =
+          Status(Code::kInvalid, "COLL12", std::string(choice.algorithm) + " has " + std::to_string(instance->channels()) + " channels",
+                 "a communicator's calls have " + std::to_string(Engine::kChannelsOfLane) + " at most");
+    if (status.ok() && is_counted) status = instance->SetCounts({call.counts, static_cast<std::size_t>(ranks())}, call.count);
+    if (status.ok()) status = Bind(instance, call);
+    if (status.ok()) return instance;
+    cache_->GiveBack(instance);
+    return status;
+  }
+
+  // By name: what a plan has beyond its first two buffers.
+  static Status Bind(Instance* instance, const CollectiveCall& call) {
+    std::array<void*, 8> buffers{};
+    const std::vector<Buffer>& named = instance->header().buffers;
+    for (std::size_t b = 0; b < named.size() && b < buffers.size(); ++b) {
+      if (named[b].name == "in") buffers[b] = const_cast<void*>(call.in);
+      if (named[b].name == "out") buffers[b] = call.out;
+      if (named[b].name == "my_counts") buffers[b] = const_cast<std::int64_t*>(call.counts);
+      if (named[b].name == "residual") buffers[b] = call.residual;
+      if (named[b].name == "sum_residual") buffers[b] = call.residual + call.count;
+    }
+    return instance->Bind(buffers);
+  }
+
+  // What all ranks must agree on: a count that is only room is a rank's own affair.
+  static std::int64_t CountOf(const CollectiveCall& call) { return call.collective == Collective::kAllToAllV ? 0 : call.count; }
+
+  const Rendezvous rendezvous_;
+  const CommunicatorOptions options_;
+  const std::unique_ptr<LossSink> losses_;
+  const SharedMemory board_;
+  const std::vector<SharedMemory> pools_;
+  const bool shares_memory_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<InstanceCache> cache_;
+  std::unique_ptr<Engine> engine_;
+  std::mutex links_mutex_;
+  std::unique_ptr<Links> links_;
+};
+
+}  // namespace
+
+Rendezvous RendezvousOf(dag::GangContext* gang) {
+  return {.rank = gang->rank(),
+          .ranks = gang->ranks(),
+          .epoch = gang->epoch(),
+          .address = gang->address(),
+          .machine = gang->machine(),
+          .exchange = [gang](std::string mine) { return gang->Exchange(std::move(mine)); },
+          .on_lost = [gang](std::function<void(const Status&)> lost) { gang->OnLost(std::move(lost)); }};
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::Connect(Rendezvous rendezvous, const CommunicatorOptions& options) {
+  auto losses = std::make_unique<LossSink>();
+  if (rendezvous.on_lost) rendezvous.on_lost([sink = losses.get()](const Status& why) { sink->Tell(why); });
+  auto mesh = ConnectMesh(rendezvous, options, Engine::kChannels, losses->cancel);
+  if (!mesh.ok()) {
+    if (rendezvous.on_lost) rendezvous.on_lost({});
+    return mesh.status();
+  }
+  auto connected = std::make_unique<Connected>(std::move(rendezvous), options, *std::move(mesh), std::move(losses));
+  connected->Listen();
+  return std::unique_ptr<Communicator>(std::move(connected));
+}
+
+}  // namespace ropewalk::collective

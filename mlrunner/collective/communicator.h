@@ -1,0 +1,148 @@
+// The ranks of a gang that exchange vectors.
+//
+//   ASSIGN_OR_RETURN(auto ranks, Communicator::Connect(RendezvousOf(&gang), {}));
+//   char* memory; ASSIGN_OR_RETURN(memory, ranks->Allocate(bytes));             // peers read it where it lies
+//   RETURN_IF_ERROR(ranks->AllReduce({.in = g, .out = g, .count = n, .op = ReduceOp::kAvg, .name = "grad"}));
+//
+//   ASSIGN_OR_RETURN(Handle early, ranks->Submit({.in = g, .out = g, .count = n, .name = "layer7"}, {.priority = 7}));
+//   ... backward goes on ...
+//   RETURN_IF_ERROR(ranks->Wait(&early));
+//
+// Matching is by sequence, names are only verified: all ranks make the same blocking calls in the same order, and submit the same calls in
+// the same order. The two sequences are independent of each other; when ranks wait is their own affair. Ranks that call different
+// things (operation, type, count, operation of the sum, root, codec, algorithm, name) all fail with a status that names both calls.
+//
+// Between ranks of one machine vectors are read where they lie, in memory that both map; if the ranks are on several machines all of
+// them speak TCP, those of one machine, too. Vectors may lie anywhere: what is not from Allocate() is copied once, segment by segment,
+// where a peer of the same machine must read it. `in` and `out` may be the same.
+//
+// When a rank dies, leaves or fails, or Abort() is called, all waiting and all later calls of the others fail with a status that names it
+// (COLL20, kUnavailable); then the communicator is of no more use. A new one needs a new epoch.
+//
+// Owner: the rank's program; it must be destroyed before the gang's context. It has a thread that drives what was submitted while nobody
+// waits, and one that watches the peers; both sleep when there is nothing to do.
+// Thread rule: blocking calls belong to one thread at a time, Submit() to one thread at a time (which may be another); Wait(), Allocate(),
+// Free() and Abort() may be called from any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "mlrunner/collective/algorithms.h"
+#include "mlrunner/collective/layout.h"
+#include "mlrunner/collective/trace.h"
+#include "mlrunner/collective/types.h"
+
+namespace ropewalk::dag {
+class GangContext;
+}
+
+namespace ropewalk::collective {
+
+// How the ranks find each other. What is exchanged must be secret: who knows it may join.
+struct Rendezvous {
+  std::int32_t rank = 0, ranks = 1;
+  std::uint32_t epoch = 0;            // another forming of the same gang has another
+  std::string address = "127.0.0.1";  // numeric: where the other machines reach this one
+  std::string machine;                // ranks with the same one share memory
+  // Gives every rank the bytes of all, by rank. Called once.
+  std::function<Result<std::vector<std::string>>(std::string mine)> exchange;
+  // Takes a function to call, from any thread, when a rank is known to be lost; an empty one takes it back. May be empty.
+  std::function<void(std::function<void(const Status&)>)> on_lost;
+};
+// `gang` must outlive the communicator.
+Rendezvous RendezvousOf(dag::GangContext* gang);
+
+enum class Wire : std::uint8_t { kByMachine, kShared, kTcp };
+
+struct CommunicatorOptions {
+  Wire wire = Wire::kByMachine;
+  // Shared memory that this rank may allocate, staging and scratch included. Only what is touched takes memory.
+  std::size_t pool_bytes = std::size_t{1} << 30;
+  // Vectors are cut into segments of at most this many bytes; between two a submitted call may give way. 0: by the wire.
+  std::int64_t segment_bytes = 0;
+  // How many bytes of submitted calls may be on their way before less urgent ones wait. Rank 0's counts.
+  std::int64_t credit_bytes = std::int64_t{16} << 20;
+  std::int32_t connect_ms_max = 30'000;
+  bool checksum_payload = false;  // TCP
+};
+
+struct CollectiveCall {
+  Collective collective = Collective::kAllreduce;
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::int64_t count = 0;  // elements
+  Dtype dtype = Dtype::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  std::int32_t root = 0;  // broadcast, send/recv: the source
+  std::int32_t peer = 0;  // send/recv: the destination
+  std::string_view name;
+  bool deterministic = false;    // the left fold over the ranks
+  std::string_view algorithm{};  // empty: chosen by size and wire
+  // Allreduce: how the numbers travel (MinMaxCodec, SignCodec). With error feedback `residual` is memory of 2 · count f32, zero at first,
+  // that stays with this vector from call to call.
+  const Codec* codec = nullptr;
+  float* residual = nullptr;
+  // All-to-all-v: how many elements of `in` are for each rank, in the order of ranks; `count` is what `out` has room for. What the others
+  // have for this one lies in `out` in their order; how much each had is put into `received`, if that is given.
+  const std::int64_t* counts = nullptr;
+  std::int64_t* received = nullptr;
+};
+
+struct SubmitOptions {
+  std::int64_t priority = 0;  // smaller goes first; rank 0's counts
+};
+
+// What was submitted. Cheap to copy.
+struct Submission;
+using Handle = std::shared_ptr<Submission>;
+
+class Communicator {
+ public:
+  // kInvalid (COLL30) for a rendezvous that makes no sense, kUnavailable (COLL31) when a rank cannot be reached or does not come in time.
+  static Result<std::unique_ptr<Communicator>> Connect(Rendezvous rendezvous, const CommunicatorOptions& options);
+  virtual ~Communicator() = default;
+
+  virtual std::int32_t rank() const = 0;
+  virtual std::int32_t ranks() const = 0;
+  virtual bool shares_memory() const = 0;
+
+  // Memory that peers read without a copy; 64-byte aligned, not zeroed. kResourceExhausted (COLL13) when the pool is used up. It lives as
+  // long as the communicator, or until Free().
+  virtual Result<char*> Allocate(std::size_t bytes) = 0;
+  virtual void Free(char* memory) = 0;
+
+  // Runs `call` to the end. The calling thread drives it, and what was submitted beside it.
+  virtual Status Run(const CollectiveCall& call) = 0;
+  Status AllReduce(CollectiveCall call) { return As(Collective::kAllreduce, call); }
+  Status Broadcast(CollectiveCall call) { return As(Collective::kBroadcast, call); }
+  Status SendRecv(CollectiveCall call) { return As(Collective::kSendRecv, call); }
+  Status AllToAllV(CollectiveCall call) { return As(Collective::kAllToAllV, call); }
+  Status Barrier() { return As(Collective::kBarrier, {.name = "barrier"}); }
+
+  // Begins `call`; its buffers belong to the communicator until Wait() has returned for it.
+  virtual Result<Handle> Submit(const CollectiveCall& call, const SubmitOptions& options) = 0;
+  // Returns when it is done, with how it ended; also for a handle that was waited for already. The calling thread helps.
+  virtual Status Wait(const Handle& handle) = 0;
+  virtual bool IsDone(const Handle& handle) const = 0;
+
+  // Ends all calls of all ranks with this status.
+  virtual void Abort(const Status& why) = 0;
+
+  // Steps that interpreters did for this rank, over all calls.
+  virtual std::uint64_t steps() const = 0;
+
+ private:
+  Status As(Collective collective, CollectiveCall call) {
+    call.collective = collective;
+    return Run(call);
+  }
+};
+
+}  // namespace ropewalk::collective

@@ -1,0 +1,62 @@
+#include "mlrunner/collective/run/call_label.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/escape.h"
+#include "base/hash.h"
+
+namespace ropewalk::collective {
+
+CallLabel LabelOf(const Header& header, std::int64_t count, std::string_view name, std::uint64_t sequence) {
+  const Request& request = header.request;
+  CallLabel label{.sequence = sequence,
+                  .count = count,
+                  .root = request.root,
+                  .collective = static_cast<std::uint8_t>(request.collective),
+                  .dtype = static_cast<std::uint8_t>(request.dtype),
+                  .op = static_cast<std::uint8_t>(request.op),
+                  .coded = static_cast<std::uint8_t>(!request.codecs.empty())};
+  std::memcpy(label.name, name.data(), std::min(name.size(), sizeof(label.name)));
+  std::uint64_t hash = KeyHash64(name);
+  auto add = [&](std::uint64_t value) { hash = HashCombine(hash, value); };
+  add(label.collective | label.dtype << 8 | label.op << 16);
+  add(static_cast<std::uint64_t>(count));
+  add(static_cast<std::uint64_t>(request.root) << 32 | static_cast<std::uint32_t>(request.peer));
+  add(static_cast<std::uint64_t>(request.segment_bytes));
+  add(static_cast<std::uint64_t>(request.channels) << 32 | static_cast<std::uint32_t>(request.quorum) << 1 | request.deterministic);
+  add(KeyHash64(header.algorithm));
+  for (const Codec& codec : request.codecs) {
+    add(KeyHash64(codec.name));
+    add(static_cast<std::uint64_t>(codec.bits) << 32 | static_cast<std::uint64_t>(codec.bucket_elements));
+    add(codec.error_feedback);
+  }
+  label.fingerprint = hash == 0 ? 1 : hash;
+  return label;
+}
+
+std::string Describe(const CallLabel& label) {
+  if (label.fingerprint == 0) return "no call";
+  std::string name(label.name, strnlen(label.name, sizeof(label.name)));
+  std::string text = label.collective <= static_cast<std::uint8_t>(Collective::kMix) ? std::string(Name(Collective{label.collective}))
+                                                                                     : std::string("an unknown operation");
+  if (!name.empty()) text += " \"" + EscapeForLog(name, sizeof(label.name)) + "\"";
+  text += label.sequence == kUncounted ? std::string(" (") : " (call " + std::to_string(label.sequence) + ": ";
+  if (label.collective == static_cast<std::uint8_t>(Collective::kAllreduce) && label.op <= static_cast<std::uint8_t>(ReduceOp::kAvg))
+    text += std::string(Name(ReduceOp{label.op})) + " of ";
+  text += std::to_string(label.count) + " ";
+  text += label.dtype <= static_cast<std::uint8_t>(Dtype::kHandle) ? Name(Dtype{label.dtype}) : "elements";
+  if (label.root != 0) text += ", root " + std::to_string(label.root);
+  if (label.coded != 0) text += ", with a codec";
+  return text + ")";
+}
+
+Status Mismatch(std::int32_t peer, const CallLabel& theirs, std::int32_t rank, const CallLabel& mine) {
+  std::string there = Describe(theirs), here = Describe(mine);
+  return Status(Code::kInvalid, "COLL21",
+                "rank " + std::to_string(peer) + " is at " + there + ", rank " + std::to_string(rank) + " at " + here,
+                there == here ? "they differ in algorithm, codec, destination or segments" : "the ranks call different collectives",
+                "make all ranks call the same in the same order");
+}
+
+}  // namespace ropewalk::collective

@@ -1,0 +1,44 @@
+#include "mlrunner/collective/run/choose.h"
+
+namespace ropewalk::collective {
+namespace {
+
+// Below, the rounds count; above, the bytes do.
+constexpr std::int64_t kSmallBytes = 32 << 10;
+// What stays in the second cache between the one who wrote it and the one who reads it.
+constexpr std::int64_t kSharedSegmentBytes = 256 << 10;
+constexpr std::int64_t kTcpSegmentBytes = 512 << 10;
+
+}  // namespace
+
+Choice Choose(const Request& request, std::int64_t count, bool shares_memory, std::int64_t segment_bytes) {
+  const std::int64_t bytes = count * static_cast<std::int64_t>(SizeOf(request.dtype));
+  const bool is_small = bytes <= kSmallBytes;
+  Choice choice{.segment_bytes = segment_bytes > 0 ? segment_bytes : shares_memory ? kSharedSegmentBytes : kTcpSegmentBytes};
+  switch (request.collective) {
+    case Collective::kAllreduce:
+      if (!request.codecs.empty()) {
+        choice.algorithm = "sra";
+        break;
+      }
+      choice.algorithm = is_small && !request.deterministic ? "recursive_doubling" : "direct";
+      break;
+    case Collective::kBroadcast:
+      choice.algorithm = is_small ? "broadcast_tree" : "broadcast_chain";
+      break;
+    case Collective::kBarrier:
+      choice.algorithm = "barrier";
+      break;
+    case Collective::kSendRecv:
+      choice.algorithm = "send_recv";
+      break;
+    case Collective::kAllToAllV:
+      choice.algorithm = "all_to_all_v";
+      break;
+    default:
+      break;
+  }
+  return choice;
+}
+
+}  // namespace ropewalk::collective

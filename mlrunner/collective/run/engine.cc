@@ -1,0 +1,343 @@
+#include "mlrunner/collective/run/engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace ropewalk::collective {
+
+Engine::Engine(std::int32_t rank, std::int32_t ranks, std::int64_t credit_bytes, Transport* transport, InstanceCache* cache,
+               std::function<void(const Status&)> on_failed)
+    : rank_(rank),
+      ranks_(ranks),
+      transport_(transport),
+      cache_(cache),
+      on_failed_(std::move(on_failed)),
+      to_say_(ranks),
+      said_memory_(ranks),
+      said_(ranks),
+      landing_(ranks),
+      heard_(ranks),
+      order_(kLanes, credit_bytes) {
+  for (std::int32_t peer = 0; peer < ranks_; ++peer)
+    if (peer != rank_ && (rank_ == 0 || peer == 0)) said_memory_[peer] = transport_->Allocate(sizeof(Message) * kSlotsMax);
+  thread_ = std::thread([this] { DriveForNobody(); });
+}
+
+Engine::~Engine() { Stop(); }
+
+void Engine::Stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  transport_->Ring();
+  if (thread_.joinable()) thread_.join();
+}
+
+// ---- calls -----------------------------------------------------------------------------------------------------------------------------
+
+Status Engine::Run(Instance* instance, CallLabel label) {
+  Submission call;
+  call.instance = instance;
+  call.label = label;
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    call.label.sequence = called_++;
+    blocking_next_ = &call;
+    has_news_.store(true, std::memory_order_release);
+  }
+  Drive(call.is_done);
+  return std::move(call.status);
+}
+
+Result<std::shared_ptr<Submission>> Engine::Submit(Instance* instance, CallLabel label, std::int64_t priority, std::int64_t bytes) {
+  auto submission = std::make_shared<Submission>();
+  submission->instance = instance;
+  submission->label = label;
+  submission->priority = priority;
+  submission->bytes = bytes;
+  bool somebody_drives;
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    submission->number = submission->label.sequence = submitted_++;
+    inbox_.push_back(submission);
+    outstanding_.fetch_add(1);
+    has_news_.store(true, std::memory_order_release);
+    somebody_drives = has_driver_;
+  }
+  if (somebody_drives)
+    transport_->Ring();
+  else
+    changed_.notify_all();
+  return submission;
+}
+
+Status Engine::Wait(Submission* submission) {
+  if (!submission->is_done.load(std::memory_order_acquire)) Drive(submission->is_done);
+  return submission->status;
+}
+
+bool Engine::Fail(const Status& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return false;
+    failure_ = why;
+    has_failed_.store(true, std::memory_order_release);
+  }
+  transport_->Interrupt(why);
+  return true;
+}
+
+// ---- who drives ------------------------------------------------------------------------------------------------------------------------
+
+void Engine::Drive(const std::atomic<bool>& is_done) {
+  // In one order with End(): it sees this caller, or this caller sees that it is done.
+  auto done = [&] { return is_done.load(); };
+  callers_.fetch_add(1);
+  if (own_drives_.load()) transport_->Ring();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done() || !has_driver_; });
+  if (!done()) {
+    has_driver_ = true;
+    lock.unlock();
+    while (!done())
+      if (!Step()) transport_->Wait(true);
+    lock.lock();
+    has_driver_ = false;
+  }
+  callers_.fetch_sub(1);
+  lock.unlock();
+  changed_.notify_all();
+}
+
+void Engine::DriveForNobody() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop_ || (outstanding_.load() > 0 && !has_driver_ && callers_.load() == 0); });
+    if (stop_) return;
+    has_driver_ = true;
+    own_drives_.store(true);
+    while (outstanding_.load() > 0 && callers_.load() == 0 && !stop_) {
+      lock.unlock();
+      // Whoever computes on this core needs it more than a faster answer does.
+      if (!Step()) transport_->Wait(false);
+      lock.lock();
+    }
+    own_drives_.store(false);
+    has_driver_ = false;
+    changed_.notify_all();
+  }
+}
+
+// ---- driving ---------------------------------------------------------------------------------------------------------------------------
+
+bool Engine::Step() {
+  if (!has_failed_.load(std::memory_order_acquire) && !transport_->status().ok()) on_failed_(transport_->status());
+  bool moved = has_news_.load(std::memory_order_acquire) && TakeIn();
+  if (has_failed_.load(std::memory_order_acquire)) {
+    EndAll();
+    return true;
+  }
+  if (outstanding_.load(std::memory_order_relaxed) > 0) moved = Talk() || moved;
+  if (blocking_ != nullptr) {
+    Submission* call = blocking_;
+    const std::uint64_t before = steps();
+    const Outcome outcome = Advance(call);
+    if (outcome == Outcome::kDone) {
+      blocking_ = nullptr;
+      End(call, {});
+    }
+    if (outcome != Outcome::kBlocked) return true;
+    moved = moved || steps() != before;
+  }
+  for (std::int32_t lane : by_urgency_) {
+    Submission* running = lanes_[lane].running.get();
+    const std::uint64_t before = steps();
+    const Outcome outcome = Advance(running);
+    if (outcome == Outcome::kDone) {
+      std::shared_ptr<Submission> ended = std::move(lanes_[lane].running);
+      std::erase(by_urgency_, lane);
+      cache_->GiveBack(std::exchange(ended->instance, nullptr));
+      End(ended.get(), {});
+      outstanding_.fetch_sub(1);
+      if (rank_ == 0) order_.Finish(lane);
+      Begin(lane);
+    }
+    // At a border, and whenever something has changed, the most urgent is looked at first again.
+    if (outcome != Outcome::kBlocked || steps() != before) return true;
+  }
+  return moved;
+}
+
+Outcome Engine::Advance(Submission* submission) {
+  const std::uint64_t before = submission->instance->steps();
+  const Outcome outcome = submission->instance->Advance();
+  steps_.fetch_add(submission->instance->steps() - before, std::memory_order_relaxed);
+  if (outcome == Outcome::kFailed) on_failed_(submission->instance->status());
+  return outcome;
+}
+
+void Engine::End(Submission* submission, const Status& status) {
+  submission->status = status;
+  // From here on the one who waits may free it.
+  submission->is_done.store(true);
+  if (callers_.load() <= 1) return;
+  // The one who waits for it may be asleep, and must not miss this between its look and its sleep.
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+void Engine::EndAll() {
+  Status why;
+  {
+    std::lock_guard lock(mutex_);
+    why = failure_;
+  }
+  // Nothing is driven any more: what has begun leaves its messages where they are.
+  std::vector<std::shared_ptr<Submission>> all;
+  for (Lane& lane : lanes_)
+    if (lane.running != nullptr) all.push_back(std::exchange(lane.running, nullptr));
+  for (auto& [number, submission] : pending_) all.push_back(std::move(submission));
+  pending_.clear();
+  by_urgency_.clear();
+  for (const auto& submission : all) {
+    End(submission.get(), why);
+    outstanding_.fetch_sub(1);
+  }
+  if (blocking_ != nullptr) End(std::exchange(blocking_, nullptr), why);
+}
+
+bool Engine::TakeIn() {
+  std::vector<std::shared_ptr<Submission>> taken;
+  Submission* called;
+  {
+    std::lock_guard lock(mutex_);
+    has_news_.store(false, std::memory_order_relaxed);
+    taken.swap(inbox_);
+    called = std::exchange(blocking_next_, nullptr);
+  }
+  if (called != nullptr) {
+    blocking_ = called;
+    called->instance->Start(0, called->label);
+  }
+  for (auto& submission : taken) {
+    ++taken_in_;
+    const std::uint64_t number = submission->number;
+    const CallLabel label = submission->label;
+    if (rank_ != 0) Say(0, {.number = number, .label = label});
+    pending_[number] = std::move(submission);
+    if (rank_ != 0) continue;
+    for (const auto& [peer, theirs] : heard_of_[number]) Compare(peer, theirs, label);
+    Count(number);
+  }
+  return true;
+}
+
+// ---- what ranks say about submitted calls ----------------------------------------------------------------------------------------------
+
+void Engine::Compare(std::int32_t peer, const CallLabel& theirs, const CallLabel& mine) {
+  if (theirs.fingerprint != mine.fingerprint) on_failed_(Mismatch(peer, theirs, rank_, mine));
+}
+
+void Engine::Count(std::uint64_t number) {
+  if (++have_it_[number] < ranks_) return;
+  have_it_.erase(number);
+  heard_of_.erase(number);
+  const Submission& submission = *pending_.at(number);
+  order_.Add(number, submission.priority, submission.bytes);
+}
+
+bool Engine::Talk() {
+  bool moved = rank_ == 0 ? HearOfSubmitted() : HearOrders();
+  if (rank_ == 0) moved = Order() || moved;
+  return SendWhatWaits() || moved;
+}
+
+const Engine::Message* Engine::Hear(std::int32_t peer) {
+  return static_cast<const Message*>(transport_->Peek(peer, kControl, 0, &landing_[peer], sizeof(Message)));
+}
+
+bool Engine::HearOfSubmitted() {
+  bool moved = false;
+  for (std::int32_t peer = 1; peer < ranks_; ++peer)
+    // A rank that has submitted all that this one has may have left.
+    while (heard_[peer] < taken_in_) {
+      const Message* heard = Hear(peer);
+      if (heard == nullptr) break;
+      const Message message = *heard;
+      transport_->Consume(peer, kControl);
+      ++heard_[peer];
+      moved = true;
+      if (auto mine = pending_.find(message.number); mine != pending_.end()) Compare(peer, message.label, mine->second->label);
+      Count(message.number);
+    }
+  return moved;
+}
+
+bool Engine::Order() {
+  bool moved = false;
+  while (auto start = order_.Next()) {
+    for (std::int32_t peer = 1; peer < ranks_; ++peer)
+      Say(peer, {.number = start->number, .priority = start->priority, .lane = start->lane});
+    lanes_[start->lane].ordered.push_back(start->number);
+    Begin(start->lane);
+    moved = true;
+  }
+  return moved;
+}
+
+bool Engine::HearOrders() {
+  bool moved = false;
+  while (ordered_ < taken_in_) {
+    const Message* heard = Hear(0);
+    if (heard == nullptr) break;
+    const Message message = *heard;
+    transport_->Consume(0, kControl);
+    auto submission = pending_.find(message.number);
+    if (message.lane < 0 || message.lane >= kLanes || submission == pending_.end()) {
+      on_failed_(Status(Code::kInternal, "COLL25", "rank 0 orders call " + std::to_string(message.number) + ", which is none"));
+      break;
+    }
+    ++ordered_;
+    submission->second->priority = message.priority;
+    lanes_[message.lane].ordered.push_back(message.number);
+    Begin(message.lane);
+    moved = true;
+  }
+  return moved;
+}
+
+void Engine::Begin(std::int32_t lane) {
+  Lane& at = lanes_[lane];
+  if (at.running != nullptr || at.ordered.empty()) return;
+  auto next = pending_.find(at.ordered.front());
+  at.ordered.pop_front();
+  at.running = std::move(next->second);
+  pending_.erase(next);
+  at.running->instance->Start((1 + lane) * kChannelsOfLane, at.running->label);
+  auto urgency = [&](std::int32_t other) { return std::pair(lanes_[other].running->priority, lanes_[other].running->number); };
+  by_urgency_.insert(
+      std::find_if(by_urgency_.begin(), by_urgency_.end(), [&](std::int32_t other) { return urgency(other) > urgency(lane); }), lane);
+}
+
+void Engine::Say(std::int32_t peer, const Message& message) { to_say_[peer].push_back(message); }
+
+bool Engine::SendWhatWaits() {
+  bool moved = false;
+  for (std::int32_t peer = 0; peer < ranks_; ++peer)
+    while (!to_say_[peer].empty() && transport_->HasSlot(peer, kControl, kSlotsMax)) {
+      char* slot = said_memory_[peer] + sizeof(Message) * (said_[peer]++ % kSlotsMax);
+      std::memcpy(slot, &to_say_[peer].front(), sizeof(Message));
+      to_say_[peer].pop_front();
+      transport_->Post(peer, kControl, slot, sizeof(Message));
+      moved = true;
+    }
+  return moved;
+}
+
+}  // namespace ropewalk::collective

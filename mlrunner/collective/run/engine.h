@@ -1,0 +1,136 @@
+// What a communicator does: takes calls in, lets rank 0 order what was submitted, drives all instances of this rank over one transport.
+//
+// Lanes are sets of channels. Lane 0 is for the blocking call; on the others submitted calls run side by side, where rank 0's orders put
+// them. One channel more carries what ranks say about submitted calls: a rank tells rank 0 of each, rank 0 tells all which begins where.
+//
+// Owner: a communicator. Thread rule: any thread may call. One at a time drives: the one whose blocking call or wait it is, otherwise the
+// thread of this object; state that says "of the driver" belongs to it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "mlrunner/collective/run/call_label.h"
+#include "mlrunner/collective/run/instance.h"
+#include "mlrunner/collective/run/instance_cache.h"
+#include "mlrunner/collective/run/submit_order.h"
+#include "mlrunner/collective/run/transport.h"
+
+namespace ropewalk::collective {
+
+// A call on its way.
+struct Submission {
+  Instance* instance = nullptr;
+  CallLabel label;
+  std::int64_t priority = 0, bytes = 0;
+  std::uint64_t number = 0;
+  std::atomic<bool> is_done{false};
+  Status status;  // once it is done
+};
+
+class Engine {
+ public:
+  static constexpr std::int32_t kLanes = 3;           // for submitted calls
+  static constexpr std::int32_t kChannelsOfLane = 2;  // what a plan may have
+  static constexpr std::int32_t kControl = (1 + kLanes) * kChannelsOfLane;
+  static constexpr std::int32_t kChannels = kControl + 1;
+
+  // `on_failed` is called once, from the driver, when this rank's transport fails.
+  Engine(std::int32_t rank, std::int32_t ranks, std::int64_t credit_bytes, Transport* transport, InstanceCache* cache,
+         std::function<void(const Status&)> on_failed);
+  ~Engine();
+  // Drives no more for nobody.
+  void Stop();
+
+  // To the end; the calling thread drives.
+  Status Run(Instance* instance, CallLabel label);
+  Result<std::shared_ptr<Submission>> Submit(Instance* instance, CallLabel label, std::int64_t priority, std::int64_t bytes);
+  Status Wait(Submission* submission);
+  // Everything that runs and all that comes ends with `why` (the first one counts). True for the first.
+  bool Fail(const Status& why);
+
+  std::uint64_t steps() const { return steps_.load(std::memory_order_relaxed); }
+
+ private:
+  // From a rank to rank 0: it has submitted call `number`, and what that is. From rank 0: that begins on `lane`.
+  struct Message {
+    std::uint64_t number = 0;
+    std::int64_t priority = 0;
+    std::int32_t lane = 0, unused = 0;
+    CallLabel label;
+  };
+  struct Lane {
+    std::shared_ptr<Submission> running;
+    std::deque<std::uint64_t> ordered;  // that begin there when what runs has ended
+  };
+
+  void Drive(const std::atomic<bool>& is_done);
+  void DriveForNobody();
+  // Of the driver. One look at everything; false: nothing can go on.
+  bool Step();
+  bool TakeIn();
+  void Begin(std::int32_t lane);
+  Outcome Advance(Submission* submission);
+  void End(Submission* submission, const Status& status);
+  void EndAll();
+
+  bool Talk();
+  bool HearOfSubmitted();
+  bool HearOrders();
+  bool Order();
+  bool SendWhatWaits();
+  const Message* Hear(std::int32_t peer);
+  void Say(std::int32_t peer, const Message& message);
+  // Rank 0: one more rank has submitted it.
+  void Count(std::uint64_t number);
+  void Compare(std::int32_t peer, const CallLabel& theirs, const CallLabel& mine);
+
+  const std::int32_t rank_, ranks_;
+  Transport* const transport_;
+  InstanceCache* const cache_;
+  const std::function<void(const Status&)> on_failed_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool has_driver_ = false, stop_ = false;
+  std::vector<std::shared_ptr<Submission>> inbox_;
+  Submission* blocking_next_ = nullptr;
+  std::uint64_t submitted_ = 0, called_ = 0;
+  Status failure_;
+  std::atomic<bool> has_failed_{false}, has_news_{false};
+  std::atomic<int> callers_{0};          // threads that want to drive
+  std::atomic<int> outstanding_{0};      // submissions that are not done
+  std::atomic<bool> own_drives_{false};  // the thread of this object is the driver
+  std::atomic<std::uint64_t> steps_{0};
+
+  // Of the driver:
+  Submission* blocking_ = nullptr;
+  std::map<std::uint64_t, std::shared_ptr<Submission>> pending_;  // not begun, by number
+  std::array<Lane, kLanes> lanes_;
+  std::vector<std::int32_t> by_urgency_;      // lanes with a call, the most urgent first
+  std::vector<std::deque<Message>> to_say_;   // by rank
+  std::vector<char*> said_memory_;            // by rank: a place for each message that may be on its way
+  std::vector<std::uint64_t> said_;           // by rank: messages posted
+  std::vector<Message> landing_;              // by rank
+  std::uint64_t taken_in_ = 0, ordered_ = 0;  // own submissions; orders heard
+  // Of rank 0's driver: by rank, how many calls it has submitted; by call, how many ranks have it, and what those say who were earlier.
+  std::vector<std::uint64_t> heard_;
+  std::map<std::uint64_t, std::int32_t> have_it_;
+  std::map<std::uint64_t, std::vector<std::pair<std::int32_t, CallLabel>>> heard_of_;
+  SubmitOrder order_;
+
+  std::thread thread_;
+};
+
+}  // namespace ropewalk::collective

@@ -1,0 +1,87 @@
+#include "mlrunner/collective/run/instance_cache.h"
+
+#include <utility>
+
+namespace ropewalk::collective {
+namespace {
+
+// Each has its scratch in the pool.
+constexpr std::size_t kRestingMax = 512;
+
+}  // namespace
+
+bool InstanceCache::Kind::IsOf(std::string_view wanted, const Request& request) const {
+  return algorithm == wanted && collective == request.collective && dtype == request.dtype && op == request.op && root == request.root &&
+         peer == request.peer && channels == request.channels && slots == request.slots && deterministic == request.deterministic &&
+         segment_bytes == request.segment_bytes && codec.empty() && request.codecs.empty();
+}
+
+Result<InstanceCache::Plans::iterator> InstanceCache::PlanOf(std::string_view algorithm, const Request& request) {
+  Kind kind{.algorithm = std::string(algorithm),
+            .collective = request.collective,
+            .dtype = request.dtype,
+            .op = request.op,
+            .root = request.root,
+            .peer = request.peer,
+            .channels = request.channels,
+            .slots = request.slots,
+            .deterministic = request.deterministic,
+            .segment_bytes = request.segment_bytes,
+            .codec = {}};
+  for (const Codec& codec : request.codecs)
+    kind.codec += codec.name + " " + std::to_string(codec.bits) + " " + std::to_string(codec.bucket_elements) + " " +
+                  std::to_string(codec.bucket_header_bytes) + (codec.error_feedback ? " feedback" : "");
+  auto found = plans_.find(kind);
+  if (found == plans_.end()) {
+    ASSIGN_OR_RETURN(RankPlan plan, BuildProgram(algorithm, request, rank_));
+    found = plans_.emplace(std::move(kind), std::make_unique<RankPlan>(std::move(plan))).first;
+  }
+  return found;
+}
+
+Result<Instance*> InstanceCache::Take(std::string_view algorithm, const Request& request, std::int64_t count) {
+  std::lock_guard lock(mutex_);
+  if (last_ != nullptr && !last_->is_taken && last_->key.count == count && last_->kind->IsOf(algorithm, request)) {
+    last_->is_taken = true;
+    --resting_;
+    return last_->instance.get();
+  }
+  ASSIGN_OR_RETURN(auto plan, PlanOf(algorithm, request));
+  const Key key{.plan = plan->second.get(), .count = count};
+  auto [begin, end] = entries_.equal_range(key);
+  for (auto it = begin; it != end; ++it) {
+    if (it->second.is_taken) continue;
+    it->second.is_taken = true;
+    --resting_;
+    return it->second.instance.get();
+  }
+  Sizes sizes{.count = count};
+  // Learned at each call.
+  if (request.collective == Collective::kAllToAllV) sizes.table.resize(static_cast<std::size_t>(request.ranks) * request.ranks);
+  ASSIGN_OR_RETURN(auto instance, Instance::Make(&key.plan->header, &key.plan->program, sizes, transport_));
+  Instance* raw = instance.get();
+  auto made = entries_.emplace(key, Entry{.key = key, .instance = std::move(instance), .kind = &plan->first, .is_taken = true});
+  by_instance_[raw] = &made->second;
+  return raw;
+}
+
+void InstanceCache::GiveBack(Instance* instance) {
+  std::lock_guard lock(mutex_);
+  Entry* entry = last_ != nullptr && last_->instance.get() == instance ? last_ : by_instance_.at(instance);
+  last_ = entry;
+  entry->is_taken = false;
+  entry->last_used = ++clock_;
+  if (++resting_ > kRestingMax) DropOldest();
+}
+
+void InstanceCache::DropOldest() {
+  auto oldest = entries_.end();
+  for (auto it = entries_.begin(); it != entries_.end(); ++it)
+    if (!it->second.is_taken && (oldest == entries_.end() || it->second.last_used < oldest->second.last_used)) oldest = it;
+  if (last_ == &oldest->second) last_ = nullptr;
+  by_instance_.erase(oldest->second.instance.get());
+  entries_.erase(oldest);
+  --resting_;
+}
+
+}  // namespace ropewalk::collective

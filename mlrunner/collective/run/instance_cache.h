@@ -1,0 +1,70 @@
+// Programs by what they are for, and instances that rest between two calls of the same kind and length: in the steady state of a training
+// loop nothing is built.
+//
+// Owner: a communicator. Thread rule: any thread; an instance belongs to whoever took it.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "mlrunner/collective/algorithms.h"
+#include "mlrunner/collective/run/instance.h"
+
+namespace ropewalk::collective {
+
+class InstanceCache {
+ public:
+  InstanceCache(std::int32_t rank, Transport* transport) : rank_(rank), transport_(transport) {}
+
+  // Of `algorithm` for `request`, at `count` elements.
+  Result<Instance*> Take(std::string_view algorithm, const Request& request, std::int64_t count);
+  void GiveBack(Instance* instance);
+
+ private:
+  // All of a request that a communicator's calls can set.
+  struct Kind {
+    std::string algorithm;
+    Collective collective;
+    Dtype dtype;
+    ReduceOp op;
+    std::int32_t root, peer, channels, slots;
+    bool deterministic;
+    std::int64_t segment_bytes;
+    std::string codec;  // all of it
+    auto operator<=>(const Kind&) const = default;
+    bool IsOf(std::string_view wanted, const Request& request) const;
+  };
+  struct Key {
+    const RankPlan* plan = nullptr;
+    std::int64_t count = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Entry {
+    Key key;
+    std::unique_ptr<Instance> instance;
+    const Kind* kind = nullptr;
+    bool is_taken = false;
+    std::uint64_t last_used = 0;
+  };
+  using Plans = std::map<Kind, std::unique_ptr<RankPlan>>;
+  Result<Plans::iterator> PlanOf(std::string_view algorithm, const Request& request);
+  void DropOldest();
+
+  const std::int32_t rank_;
+  Transport* const transport_;
+  std::mutex mutex_;
+  Plans plans_;  // as many as kinds of calls
+  std::multimap<Key, Entry> entries_;
+  std::map<const Instance*, Entry*> by_instance_;
+  Entry* last_ = nullptr;  // given back last: often what is wanted next
+  std::size_t resting_ = 0;
+  std::uint64_t clock_ = 0;
+};
+
+}  // namespace ropewalk::collective

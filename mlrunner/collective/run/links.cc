@@ -1,0 +1,133 @@
+#include "mlrunner/collective/run/links.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/escape.h"
+
+namespace ropewalk::collective {
+namespace {
+
+// A frame: u32 length of what follows, u8 kind, then for kFailed the status: u8 code and its four texts.
+enum class Kind : std::uint8_t { kLeft = 1, kFailed = 2 };
+constexpr std::size_t kFrameBytesMax = 8 << 10;
+constexpr std::size_t kTextBytesMax = 1 << 10;
+
+std::string Frame(Kind kind, const Status& why) {
+  std::string body;
+  ByteWriter writer(&body);
+  writer.Fixed(static_cast<std::uint8_t>(kind));
+  if (kind == Kind::kFailed) {
+    writer.Fixed(static_cast<std::uint8_t>(why.code()));
+    for (const std::string* text : {&why.tag(), &why.what(), &why.why(), &why.fix()})
+      writer.Sized(std::string_view(*text).substr(0, kTextBytesMax));
+  }
+  std::string frame;
+  ByteWriter(&frame).Fixed(static_cast<std::uint32_t>(body.size()));
+  return frame + body;
+}
+
+// The status in a frame's body after its kind; none when it cannot be read.
+std::optional<Status> DecodeFailed(ByteReader reader) {
+  const auto code = reader.Fixed<std::uint8_t>();
+  std::string texts[4];
+  for (std::string& text : texts) text = EscapeForLog(reader.Sized(), kTextBytesMax);
+  if (!reader.ok() || !reader.empty() || code == 0 || code > static_cast<std::uint8_t>(Code::kInternal)) return std::nullopt;
+  return Status(Code{code}, texts[0], texts[1], texts[2], texts[3]);
+}
+
+Status Lost(std::int32_t peer, const std::string& why) {
+  return Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(peer) + " is lost", why);
+}
+
+}  // namespace
+
+Links::Links(std::int32_t rank, std::vector<blocks::UniqueFd> links, Events events)
+    : rank_(rank), events_(std::move(events)), peers_(links.size()), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  for (std::size_t peer = 0; peer < links.size(); ++peer) peers_[peer].link = std::move(links[peer]);
+  thread_ = std::thread([this] { Watch(); });
+}
+
+Links::~Links() {
+  {
+    std::lock_guard lock(tell_mutex_);
+    if (!has_failed_) Tell(Frame(Kind::kLeft, {}));
+  }
+  const std::uint64_t one = 1;
+  (void)!write(stop_.get(), &one, sizeof(one));  // a fresh counter is never full
+  thread_.join();
+}
+
+void Links::TellFailed(const Status& why) {
+  std::lock_guard lock(tell_mutex_);
+  if (std::exchange(has_failed_, true)) return;
+  Tell(Frame(Kind::kFailed, why));
+}
+
+void Links::Tell(std::string_view frame) {
+  // A link carries two frames in its life, so there is room. A peer that is gone needs no news, and one that gets none learns it from the
+  // closed link.
+  for (Peer& peer : peers_)
+    if (peer.link) (void)!send(peer.link.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void Links::Watch() {
+  std::vector<pollfd> polls;
+  std::vector<std::int32_t> ranks;
+  for (;;) {
+    polls.assign(1, {stop_.get(), POLLIN, 0});
+    ranks.assign(1, rank_);
+    for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
+      if (!peers_[peer].link || peers_[peer].is_over) continue;
+      polls.push_back({peers_[peer].link.get(), POLLIN, 0});
+      ranks.push_back(static_cast<std::int32_t>(peer));
+    }
+    if (poll(polls.data(), polls.size(), -1) < 0) continue;  // EINTR: nothing else can be
+    if (polls[0].revents != 0) return;
+    for (std::size_t i = 1; i < polls.size(); ++i)
+      if (polls[i].revents != 0) Hear(ranks[i]);
+  }
+}
+
+void Links::Hear(std::int32_t rank) {
+  Peer& peer = peers_[rank];
+  char bytes[4096];
+  const ssize_t n = recv(peer.link.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+  if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
+  if (n <= 0) {
+    peer.is_over = true;
+    if (!peer.has_left) events_.on_failed(Lost(rank, n == 0 ? "its process has ended" : std::strerror(errno)));
+    return;
+  }
+  peer.got.append(bytes, static_cast<std::size_t>(n));
+  for (;;) {
+    ByteReader reader(peer.got);
+    const auto length = reader.Fixed<std::uint32_t>();
+    if (!reader.ok() || (length <= kFrameBytesMax && reader.remaining() < length)) return;
+    const bool is_short = length <= kFrameBytesMax && length > 0;
+    ByteReader body(is_short ? std::string_view(peer.got).substr(sizeof(length), length) : std::string_view());
+    const auto kind = Kind{body.Fixed<std::uint8_t>()};
+    std::optional<Status> why = kind == Kind::kFailed ? DecodeFailed(body) : std::nullopt;
+    if (kind == Kind::kLeft && body.empty()) {
+      peer.has_left = true;
+      events_.on_left(rank);
+    } else if (why.has_value()) {
+      peer.has_left = true;  // what comes now is not worth another word
+      events_.on_failed(*why);
+    } else {
+      peer.is_over = true;
+      events_.on_failed(Lost(rank, "it said what nobody understands"));
+      return;
+    }
+    peer.got.erase(0, sizeof(length) + length);
+  }
+}
+
+}  // namespace ropewalk::collective
