@@ -47,7 +47,7 @@ def contestants(args, cache, ranks, wire):
     ours = [os.path.join(args.build, "bin", "bench_allreduce"), str(ranks), wire, seconds] + ([args.algorithm] if args.algorithm else [])
     found = {"ropewalk": (ours, {}), "floor": ([args.binaries["floor"], str(ranks), wire, seconds], {})}
     if args.binaries["open_mpi"]:
-        transport = ["--mca", "btl", "self,vader"] if wire == "shared" else ["--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"]
+        transport = ("--mca btl self,vader" if wire == "shared" else "--mca btl self,tcp --mca btl_tcp_if_include lo").split()
         mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), *transport, args.binaries["open_mpi"], seconds]
         found["open_mpi"] = (mpirun, HUGE)
     if args.binaries["gloo"] and wire == "tcp":
