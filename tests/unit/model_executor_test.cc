@@ -511,17 +511,29 @@ TEST(Executor, SumsOfBucketsOverlapWithBackward) {
   }
   EXPECT_EQ(started, 12);
   EXPECT_EQ(waited, 12);
-  // In the order of the run: gradient of w2, the first start, more of backward, the second start, the first wait, an update.
-  std::string order;
-  for (const OpTime& time : times) {
-    const Op& op = *time.op;
-    if (op.def == &kMatMul && op.provenance.phase == Phase::kBackward) order += 'b';
-    if (op.def == &kAllReduce) order += op.half == Half::kStart ? 's' : 'w';
-    if (op.def == &kAssign) order += 'u';
-  }
+  // b: a product of backward; s, w: a sum starts, is waited for; u: an update.
+  auto order_of = [](const std::vector<OpTime>& run) {
+    std::string order;
+    for (const OpTime& time : run) {
+      const Op& op = *time.op;
+      if (op.def == &kMatMul && op.provenance.phase == Phase::kBackward) order += 'b';
+      if (op.def == &kAllReduce) order += op.half == Half::kStart ? 's' : 'w';
+      if (op.def == &kAssign) order += 'u';
+    }
+    return order;
+  };
+  std::string order = order_of(times);
   EXPECT_LT(order.find('s'), order.rfind('b')) << order;
   EXPECT_GT(order.find('w'), order.rfind('b')) << order;
   EXPECT_LT(order.find('u'), order.rfind('w')) << order;  // the first update does not wait for the second bucket
+  // Without the pass all sums come behind backward.
+  times.clear();
+  RunInputs timed = Inputs(inputs);
+  timed.times = &times;
+  ASSERT_TRUE((*a)->Run(timed, one).ok());
+  order = order_of(times);
+  EXPECT_EQ(order.find('s'), std::string::npos) << order;
+  EXPECT_GT(order.find('w'), order.rfind('b')) << order;
 }
 
 // An op that this file alone knows: what docs/mlrunner.md shows.

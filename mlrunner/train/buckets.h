@@ -1,0 +1,28 @@
+// Gradients of data-parallel ranks, summed in buckets: some gradients side by side in one vector that one allreduce adds up over the ranks
+// (Li et al. 2020). A bucket can go as soon as the last of its gradients is computed, while backward goes on.
+//
+// Thread rule: as the builder's.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "mlrunner/graph/builder.h"
+
+namespace ropewalk::mlrunner {
+
+struct BucketOptions {
+  std::string group = "data";         // the mesh axis to sum over
+  std::size_t bytes = 1 << 20;        // a bucket is full when it holds that much
+  std::size_t first_bytes = 1 << 18;  // the first one is sent sooner
+};
+
+// The sums over the ranks of the gradients of `parameters`, in their order; dense. `beside` are scalars of the same element type that
+// travel in the first bucket (the loss): they are replaced by their sums. Buckets are filled in the order in which backward makes the
+// gradients. Each has a channel of its own, "bucket0", "bucket1", ...: several may be on their way at once. A parameter's part of the sum
+// is taken in its update region: what is waited for there holds up no other update.
+std::vector<Gradient> SumOverRanks(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
+                                   std::vector<Value>* beside, const BucketOptions& options);
+
+}  // namespace ropewalk::mlrunner

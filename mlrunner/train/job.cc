@@ -1,0 +1,209 @@
+#include "mlrunner/train/job.h"
+
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/escape.h"
+#include "mlrunner/data/images.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+// A value that has the right type and still makes no sense.
+Status Bad(const Config& config, const std::string& key, const std::string& why, const std::string& fix = "mend the value") {
+  return Status(Code::kInvalid, "SPEC02",
+                fmt::format("{}: \"{}\" is no value for {}", config.Origin(key), EscapeForLog(config.Text(key), 200), key), why, fix);
+}
+
+template <class T>
+struct Choice {
+  const char* name;
+  T value;
+};
+template <class T, std::size_t n>
+Status Choose(const Config& config, const std::string& key, const Choice<T> (&choices)[n], T* chosen) {
+  std::string names;
+  for (const Choice<T>& choice : choices) {
+    if (config.Text(key) == choice.name) return *chosen = choice.value, Status();
+    names += (names.empty() ? "" : ", ") + std::string(choice.name);
+  }
+  return Bad(config, key, "it takes one of: " + names);
+}
+
+// `kind_key` has another value than `kind`: then a key of that kind only would be silently ignored.
+Status Only(const Config& config, const std::string& kind_key, const std::string& kind, std::initializer_list<const char*> keys) {
+  if (config.Text(kind_key) == kind) return {};
+  for (const char* key : keys) {
+    if (config.IsSet(key))
+      return Status(Code::kInvalid, "SPEC02",
+                    fmt::format("{}: {} means nothing where {} is \"{}\"", config.Origin(key), key, kind_key, config.Text(kind_key)),
+                    fmt::format("it belongs to \"{}\"", kind), "take it out");
+  }
+  return {};
+}
+
+Status Within(const Config& config, const std::string& key, std::int64_t low, std::int64_t high, std::int64_t* value) {
+  std::uint64_t number = config.Number(key);
+  if (number > static_cast<std::uint64_t>(high) || static_cast<std::int64_t>(number) < low)
+    return Bad(config, key, fmt::format("it lies in [{}, {}]", low, high));
+  *value = static_cast<std::int64_t>(number);
+  return {};
+}
+Status Within(const Config& config, const std::string& key, std::int64_t low, std::int64_t high, std::int32_t* value) {
+  std::int64_t wide = 0;
+  RETURN_IF_ERROR(Within(config, key, low, high, &wide));
+  *value = static_cast<std::int32_t>(wide);
+  return {};
+}
+Status Within(const Config& config, const std::string& key, double low, double below, double* value) {
+  *value = config.Decimal(key);
+  if (*value < low || *value >= below) return Bad(config, key, fmt::format("it lies in [{}, {})", low, below));
+  return {};
+}
+
+constexpr std::int64_t kWidthMax = 1 << 20, kCountMax = std::int64_t{1} << 40;
+
+Status ReadModel(const Config& config, ModelSpec* model) {
+  RETURN_IF_ERROR(Choose(config, "model.kind", {{"mlp", ModelSpec::Kind::kMlp}, {"gpt", ModelSpec::Kind::kGpt}}, &model->kind));
+  RETURN_IF_ERROR(Only(config, "model.kind", "mlp", {"model.hidden"}));
+  RETURN_IF_ERROR(Only(config, "model.kind", "gpt", {"model.layers", "model.width", "model.heads", "model.length", "model.tied"}));
+  model->hidden = config.Numbers("model.hidden");
+  for (std::int64_t width : model->hidden) {
+    if (width < 1 || width > kWidthMax) return Bad(config, "model.hidden", fmt::format("each width lies in [1, {}]", kWidthMax));
+  }
+  RETURN_IF_ERROR(Within(config, "model.layers", 1, 1000, &model->layers));
+  RETURN_IF_ERROR(Within(config, "model.width", 1, kWidthMax, &model->width));
+  RETURN_IF_ERROR(Within(config, "model.heads", 1, 1024, &model->heads));
+  RETURN_IF_ERROR(Within(config, "model.length", 1, 1 << 16, &model->length));
+  model->tied = config.Switch("model.tied");
+  if (model->width % model->heads != 0)
+    return Bad(config, "model.heads", fmt::format("{} heads do not divide a width of {}", model->heads, model->width));
+  return {};
+}
+
+Status ReadData(const Config& config, const ModelSpec& model, DataSpec* data) {
+  RETURN_IF_ERROR(
+      Choose(config, "data.kind", {{"fashion-mnist", DataSpec::Kind::kFashionMnist}, {"text", DataSpec::Kind::kText}}, &data->kind));
+  RETURN_IF_ERROR(Only(config, "data.kind", "text", {"data.held_out"}));
+  const bool text = data->kind == DataSpec::Kind::kText;
+  if (text != (model.kind == ModelSpec::Kind::kGpt))
+    return Bad(config, "data.kind", fmt::format("a model of kind \"{}\" does not learn from it", config.Text("model.kind")),
+               "gpt goes with text, mlp with fashion-mnist");
+  data->path = config.Text("data.path");
+  if (data->path.empty()) {
+    if (text) return Bad(config, "data.path", "which text?", "data.path = \"FILE\"");
+    data->path = kFashionMnistFolder;
+  }
+  RETURN_IF_ERROR(Within(config, "data.held_out", 0, 1, &data->held_out));
+  return Within(config, "data.samples_max", 0, kCountMax, &data->samples_max);
+}
+
+Status ReadOptimizer(const Config& config, OptimizerSpec* optimizer) {
+  using Kind = OptimizerSpec::Kind;
+  RETURN_IF_ERROR(Choose(config, "optimizer.kind", {{"sgd", Kind::kSgd}, {"adamw", Kind::kAdamW}}, &optimizer->kind));
+  RETURN_IF_ERROR(Only(config, "optimizer.kind", "sgd", {"optimizer.momentum"}));
+  RETURN_IF_ERROR(Only(config, "optimizer.kind", "adamw", {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"}));
+  RETURN_IF_ERROR(Within(config, "optimizer.learning_rate", 0, 1e6, &optimizer->learning_rate));
+  RETURN_IF_ERROR(Within(config, "optimizer.warmup_steps", 0, kCountMax, &optimizer->warmup_steps));
+  RETURN_IF_ERROR(Within(config, "optimizer.momentum", 0, 1, &optimizer->momentum));
+  RETURN_IF_ERROR(Within(config, "optimizer.weight_decay", 0, 1e6, &optimizer->weight_decay));
+  RETURN_IF_ERROR(Within(config, "optimizer.beta1", 0, 1, &optimizer->beta1));
+  RETURN_IF_ERROR(Within(config, "optimizer.beta2", 0, 1, &optimizer->beta2));
+  return Within(config, "optimizer.epsilon", 0, 1e6, &optimizer->epsilon);
+}
+
+Status ReadCheckpoint(const Config& config, CheckpointSpec* checkpoint) {
+  checkpoint->folder = config.Text("checkpoint.folder");
+  checkpoint->resume = config.Switch("checkpoint.resume");
+  RETURN_IF_ERROR(Within(config, "checkpoint.every_steps", 0, kCountMax, &checkpoint->every_steps));
+  RETURN_IF_ERROR(Within(config, "checkpoint.keep", 1, 1'000'000, &checkpoint->keep));
+  if (!checkpoint->folder.empty()) return {};
+  for (const char* key : {"checkpoint.every_steps", "checkpoint.keep", "checkpoint.resume"}) {
+    if (config.IsSet(key)) return Bad(config, key, "no checkpoint.folder is named", "name the folder, or take it out");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<ConfigKey> TrainKeys() {
+  using enum ConfigType;
+  return {
+      {"model.kind", kText, "mlp", "mlp or gpt"},
+      {"model.hidden", kNumbers, "512, 512", "mlp: widths of the hidden layers"},
+      {"model.layers", kNumber, "4", "gpt: blocks"},
+      {"model.width", kNumber, "256", "gpt: numbers that stand for a character"},
+      {"model.heads", kNumber, "4", "gpt: of attention; they divide the width"},
+      {"model.length", kNumber, "128", "gpt: characters of a sample"},
+      {"model.tied", kSwitch, "false", "gpt: the last map is the table of characters"},
+      {"data.kind", kText, "fashion-mnist", "fashion-mnist or text"},
+      {"data.path", kText, "", "folder of IDX files (else Debian's dataset-fashion-mnist); text: the file"},
+      {"data.held_out", kDecimal, "0.1", "text: the last part of it is not trained on"},
+      {"data.samples_max", kNumber, "0", "use the first so many training samples; 0: all"},
+      {"train.ranks", kNumber, "1", "processes that train together"},
+      {"train.batch", kNumber, "128", "samples of a step, of all ranks together"},
+      {"train.epochs", kNumber, "0", "times through the data (1 unless train.steps is given)"},
+      {"train.steps", kNumber, "0", "instead of epochs"},
+      {"train.seed", kNumber, "1", "of first values and the order of samples"},
+      {"train.dtype", kText, "f32", "f32; f64 runs on slow kernels, for comparisons"},
+      {"train.deterministic", kSwitch, "true", "add gradients in the order of the ranks"},
+      {"train.bucket_bytes", kBytes, "1M", "gradients travel in buckets of about so many bytes"},
+      {"train.threads", kNumber, "0", "of each rank; 0: its share of the cores"},
+      {"train.evaluate_batch", kNumber, "0", "samples at a time when the held-out ones are counted; 0: as a step has"},
+      {"optimizer.kind", kText, "sgd", "sgd or adamw"},
+      {"optimizer.learning_rate", kDecimal, "0.05", ""},
+      {"optimizer.warmup_steps", kNumber, "0", "the rate grows linearly over the first so many steps"},
+      {"optimizer.momentum", kDecimal, "0.9", "sgd"},
+      {"optimizer.weight_decay", kDecimal, "0", ""},
+      {"optimizer.beta1", kDecimal, "0.9", "adamw"},
+      {"optimizer.beta2", kDecimal, "0.999", "adamw"},
+      {"optimizer.epsilon", kDecimal, "1e-8", "adamw"},
+      {"checkpoint.folder", kText, "", "where checkpoints are written; empty: none"},
+      {"checkpoint.every_steps", kNumber, "0", "0: only at the end"},
+      {"checkpoint.keep", kNumber, "3", "the newest so many are kept"},
+      {"checkpoint.resume", kSwitch, "true", "begin at the newest one that is there"},
+  };
+}
+
+Result<TrainJob> ReadTrainJob(const Config& config) {
+  TrainJob job;
+  RETURN_IF_ERROR(ReadModel(config, &job.model));
+  RETURN_IF_ERROR(ReadData(config, job.model, &job.data));
+  RETURN_IF_ERROR(ReadOptimizer(config, &job.optimizer));
+  RETURN_IF_ERROR(ReadCheckpoint(config, &job.checkpoint));
+  RETURN_IF_ERROR(Within(config, "train.ranks", 1, 256, &job.ranks));
+  RETURN_IF_ERROR(Within(config, "train.batch", 1, 1 << 30, &job.batch));
+  RETURN_IF_ERROR(Within(config, "train.epochs", 0, kCountMax, &job.epochs));
+  RETURN_IF_ERROR(Within(config, "train.steps", 0, kCountMax, &job.steps));
+  if (job.epochs > 0 && job.steps > 0) return Bad(config, "train.steps", "train.epochs is given too", "take one of them out");
+  if (job.epochs == 0 && job.steps == 0) job.epochs = 1;
+  job.seed = config.Number("train.seed");
+  RETURN_IF_ERROR(Choose(config, "train.dtype", {{"f32", Dtype::kF32}, {"f64", Dtype::kF64}}, &job.dtype));
+  job.deterministic = config.Switch("train.deterministic");
+  std::int64_t bucket_bytes = 0;
+  RETURN_IF_ERROR(Within(config, "train.bucket_bytes", 1, std::int64_t{1} << 40, &bucket_bytes));
+  job.bucket_bytes = static_cast<std::size_t>(bucket_bytes);
+  RETURN_IF_ERROR(Within(config, "train.threads", 0, 1024, &job.threads));
+  RETURN_IF_ERROR(Within(config, "train.evaluate_batch", 0, 1 << 30, &job.evaluate_batch));
+  return job;
+}
+
+std::vector<std::string> AsSettings(const Config& config) {
+  std::vector<std::string> settings;
+  for (const ConfigEntry& entry : config.Show()) {
+    if (config.IsSet(entry.name)) settings.push_back(entry.name + "=" + entry.value);
+  }
+  return settings;
+}
+
+Status ApplySetting(Config* config, const std::string& setting) {
+  std::size_t equals = setting.find('=');
+  if (equals == std::string::npos)
+    return Status(Code::kInvalid, "SPEC04", fmt::format("--set \"{}\"", EscapeForLog(setting, 200)), "there is no '='",
+                  "--set section.key=value, like --set train.batch=64");
+  return config->Set(ConfigLayer::kFlag, {setting.substr(0, equals), setting.substr(equals + 1), "flag --set"});
+}
+
+}  // namespace ropewalk::mlrunner

@@ -1,0 +1,74 @@
+// A training job: what `ropewalk train job.toml` runs. Keys are strict: an unknown one is refused with its place and the nearest name.
+//
+// Thread rule: values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "mlrunner/types/dtype.h"
+
+namespace ropewalk::mlrunner {
+
+struct ModelSpec {
+  enum class Kind : std::uint8_t { kMlp, kGpt } kind = Kind::kMlp;
+  std::vector<std::int64_t> hidden;                           // mlp
+  std::int64_t layers = 0, width = 0, heads = 0, length = 0;  // gpt
+  bool tied = false;
+};
+
+struct DataSpec {
+  enum class Kind : std::uint8_t { kFashionMnist, kText } kind = Kind::kFashionMnist;
+  std::string path;
+  double held_out = 0;           // text
+  std::int64_t samples_max = 0;  // of the training set, the first ones; 0: all
+};
+
+struct OptimizerSpec {
+  enum class Kind : std::uint8_t { kSgd, kAdamW } kind = Kind::kSgd;
+  double learning_rate = 0;
+  std::int64_t warmup_steps = 0;  // the rate grows linearly over the first ones
+  double momentum = 0;            // sgd
+  double weight_decay = 0;
+  double beta1 = 0, beta2 = 0, epsilon = 0;  // adamw
+};
+
+struct CheckpointSpec {
+  std::string folder;            // empty: none are written
+  std::int64_t every_steps = 0;  // 0: only at the end
+  std::int64_t keep = 0;         // the newest so many
+  bool resume = true;            // begin at the newest one that is there
+};
+
+struct TrainJob {
+  ModelSpec model;
+  DataSpec data;
+  OptimizerSpec optimizer;
+  CheckpointSpec checkpoint;
+  std::int32_t ranks = 1;
+  std::int64_t batch = 0;   // of all ranks together
+  std::int64_t epochs = 0;  // one of the two, the other is 0
+  std::int64_t steps = 0;
+  std::uint64_t seed = 0;
+  Dtype dtype = Dtype::kF32;
+  bool deterministic = true;        // gradients of the ranks are added in the order of the ranks
+  std::size_t bucket_bytes = 0;     // gradients travel in buckets of about so many bytes
+  std::int32_t threads = 0;         // of each rank; 0: the machine's cores, divided among its ranks
+  std::int64_t evaluate_batch = 0;  // samples at a time on each rank
+};
+
+// All keys with their defaults.
+std::vector<ConfigKey> TrainKeys();
+
+// SPEC02: values that do not fit together, keys that the chosen model, data or optimiser does not know.
+Result<TrainJob> ReadTrainJob(const Config& config);
+
+// What differs from the defaults, as "section.key=value": with it any process of the job makes the same TrainJob without the file.
+std::vector<std::string> AsSettings(const Config& config);
+// "section.key=value" into `config`. SPEC01, SPEC02 as Config::Set; SPEC04: there is no '='.
+Status ApplySetting(Config* config, const std::string& setting);
+
+}  // namespace ropewalk::mlrunner

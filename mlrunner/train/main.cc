@@ -1,0 +1,91 @@
+// ropewalk-train: what `ropewalk train` starts. A job like a user's own: it could be written with the public API.
+#include <unistd.h>
+
+#include <climits>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "base/known_names.h"
+#include "job/options.h"
+#include "job/report.h"
+#include "job/ropewalk.h"
+#include "mlrunner/train/arguments.h"
+#include "mlrunner/train/trainer.h"
+
+namespace {
+
+using namespace ropewalk;
+
+bool IsExecutor() { return std::getenv("ROPEWALK_EXECUTOR_FD") != nullptr; }
+
+// Told before anything is started or sent.
+Result<mlrunner::TrainArguments> Parse(int argc, char** argv) {
+  std::vector<std::string> args(argv, argv + argc);
+  if (!IsExecutor()) {
+    RETURN_IF_ERROR(CheckVariables());
+    std::vector<std::string> copy = args;
+    RETURN_IF_ERROR(job::TakeOptions(&copy, [](const char* name) { return std::getenv(name); }).status());
+  }
+  char folder[PATH_MAX];
+  if (getcwd(folder, sizeof folder) == nullptr)
+    return Status(Code::kUserError, "TRAIN03", "train: the working folder cannot be read", "it is gone, or its path is too long",
+                  "start it elsewhere");
+  return mlrunner::ParseTrainArguments(args, folder);
+}
+
+bool WantsJson() {
+  const char* form = std::getenv("ROPEWALK_OUTPUT");
+  return form != nullptr && std::string(form).starts_with("json");
+}
+
+void Print(const mlrunner::TrainSummary& s) {
+  const double hits = s.held_out_labels == 0 ? 0 : static_cast<double>(s.held_out_hits) / static_cast<double>(s.held_out_labels);
+  if (WantsJson()) {
+    fmt::print(
+        "{{\"job\":\"train\",\"steps\":{},\"resumed_from\":{},\"loss\":{},\"seconds\":{:.3f},\"samples_per_s\":{:.1f},"
+        "\"held_out_loss\":{:.6f},\"held_out_hits\":{},\"held_out_labels\":{}}}\n",
+        s.steps, s.resumed_from, std::isfinite(s.loss) ? fmt::format("{:.6f}", s.loss) : "null", s.seconds, s.samples_per_s,
+        s.held_out_loss, s.held_out_hits, s.held_out_labels);
+    return;
+  }
+  if (s.resumed_from >= 0) fmt::print("resumed from the checkpoint of step {}\n", s.resumed_from);
+  if (std::isfinite(s.loss))
+    fmt::print("trained to step {} in {:.2f} s ({:.0f} samples/s), loss {:.4f}\n", s.steps, s.seconds, s.samples_per_s, s.loss);
+  fmt::print("held out: {:.2f}% of {} {} right, loss {:.4f}\n", 100 * hits, s.held_out_labels,
+             s.labels_are_characters ? "characters" : "labels", s.held_out_loss);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Result<mlrunner::TrainArguments> arguments = Parse(argc, argv);
+  if (!arguments.ok()) {
+    job::PrintError(arguments.status(), WantsJson() ? job::OutputForm::kJson : job::OutputForm::kTable);
+    return ExitCode(arguments.status().code());
+  }
+  if (arguments->help) {
+    std::fputs(mlrunner::TrainUsage().c_str(), stdout);
+    return 0;
+  }
+  const mlrunner::TrainJob& train = arguments->job;
+  setenv("ROPEWALK_NAME", "train", 0);
+
+  std::vector<char*> words;
+  for (std::string& word : arguments->argv) words.push_back(word.data());
+  words.push_back(nullptr);
+  int count = static_cast<int>(words.size()) - 1;
+  Job job = Init(count, words.data());
+  Result<std::string> result = RunGang(job, "train", static_cast<std::uint32_t>(train.ranks),
+                                       [train](GangContext& gang) { return mlrunner::TrainRank(gang, train); });
+  if (!result.ok()) return ExitCode(result.status().code());
+  Result<mlrunner::TrainSummary> summary = mlrunner::DecodeTrainSummary(*result);
+  if (!summary.ok()) {
+    job::PrintError(summary.status(), WantsJson() ? job::OutputForm::kJson : job::OutputForm::kTable);
+    return ExitCode(summary.status().code());
+  }
+  Print(*summary);
+  return 0;
+}

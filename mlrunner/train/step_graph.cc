@@ -1,0 +1,122 @@
+#include "mlrunner/train/step_graph.h"
+
+#include <string>
+#include <utility>
+
+#include "mlrunner/graph/grad.h"
+#include "mlrunner/graph/maths.h"
+#include "mlrunner/graph/ops.h"
+#include "mlrunner/graph/optimizers.h"
+#include "mlrunner/graph/passes/pass.h"
+#include "mlrunner/models/gpt.h"
+#include "mlrunner/models/mlp.h"
+#include "mlrunner/train/buckets.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+constexpr const char* kData = "data";  // the axis of the mesh over which batches are cut
+
+Shape Batch(const Dim& rows, const std::vector<std::int64_t>& dims) {
+  Shape shape{rows};
+  shape.insert(shape.end(), dims.begin(), dims.end());
+  return shape;
+}
+
+struct Forward {
+  Model model;
+  Value labels, weights;  // weights (B) or (B, 1): they broadcast over the labels of a sample
+  Value loss;
+};
+
+Forward BuildForward(Builder& b, const TrainJob& job, const Samples& samples) {
+  Dim rows = b.NewSymbol("B", 1);
+  Value x = b.Input("inputs", samples.inputs_are_ids() ? Dtype::kI32 : Dtype::kF32, Batch(rows, samples.input_dims()));
+  Forward f;
+  f.labels = b.Input("labels", Dtype::kI32, Batch(rows, samples.label_dims()));
+  f.weights = b.Input("weights", Dtype::kF32, {rows});
+  if (job.model.kind == ModelSpec::Kind::kMlp) {
+    f.model = Mlp(b, {job.model.hidden, samples.classes()}, x);
+  } else {
+    f.model = Gpt(b,
+                  {.vocabulary = samples.classes(),
+                   .length = job.model.length,
+                   .width = job.model.width,
+                   .heads = job.model.heads,
+                   .layers = job.model.layers,
+                   .tied = job.model.tied},
+                  x);
+  }
+  if (!samples.label_dims().empty()) f.weights = Reshape(f.weights, {rows, 1});
+  f.loss = ReduceSum(CrossEntropy(f.model.logits, f.labels) * f.weights);
+  return f;
+}
+
+void Update(Builder& b, const OptimizerSpec& spec, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients) {
+  if (spec.kind == OptimizerSpec::Kind::kSgd) {
+    ApplySgd(b, parameters, gradients, spec.learning_rate, {.momentum = spec.momentum, .weight_decay = spec.weight_decay});
+  } else {
+    ApplyAdamW(b, parameters, gradients, spec.learning_rate,
+               {.beta1 = spec.beta1, .beta2 = spec.beta2, .epsilon = spec.epsilon, .weight_decay = spec.weight_decay});
+  }
+}
+
+Result<Graph> Finish(Builder& b, Dtype dtype) {
+  ASSIGN_OR_RETURN(Graph graph, b.Finish());
+  graph = FuseElementwise(RemoveDeadCode(MergeEqual(Simplify(graph))));
+  if (dtype != Dtype::kF32) {
+    ASSIGN_OR_RETURN(graph, ChangeFloats(graph, Dtype::kF32, dtype));
+  }
+  return graph;
+}
+
+}  // namespace
+
+Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_t ranks) {
+  Builder b;
+  b.mutable_graph().mesh = {{{kData, ranks}}};
+  Forward f = BuildForward(b, job, samples);
+  std::vector<Gradient> gradients = Grad(f.loss, {f.model.parameters.begin(), f.model.parameters.end()});
+  std::vector<Value> loss{f.loss};
+  if (ranks > 1) gradients = SumOverRanks(b, f.model.parameters, gradients, &loss, {.group = kData, .bytes = job.bucket_bytes});
+  b.Output("loss", loss[0]);
+  Update(b, job.optimizer, f.model.parameters, gradients);
+  ASSIGN_OR_RETURN(Graph graph, Finish(b, job.dtype));
+  if (ranks > 1) graph = OverlapCollectives(graph);
+  RETURN_IF_ERROR(Check(graph));
+  return graph;
+}
+
+Result<Graph> CountGraph(const TrainJob& job, const Samples& samples) {
+  Builder b;
+  Forward f = BuildForward(b, job, samples);
+  b.Output("loss", f.loss);
+  Value hit = Cast(Equal(Cast(ArgMax(f.model.logits), Dtype::kI32), f.labels), Dtype::kF32);
+  b.Output("hits", ReduceSum(hit * f.weights));
+  return Finish(b, job.dtype);
+}
+
+void AddSumKernels(KernelTable* table, collective::Communicator* ranks, bool deterministic) {
+  auto compile = [ranks, deterministic](const KernelRequest& r) -> Result<CompiledKernel> {
+    struct State {
+      std::string name;
+      collective::CollectiveCall call;
+      collective::Handle handle;
+    };
+    auto state = std::make_shared<State>();
+    state->name = r.graph.state(r.graph.value(r.op.inputs[0]).state).name;  // of the channel
+    state->call = {.count = NumElements(r.in[1].dims), .dtype = r.in[1].dtype, .name = state->name, .deterministic = deterministic};
+    CompiledKernel kernel;
+    kernel.run = [state, ranks](const KernelCall& c) -> Status {
+      state->call.in = c.in[1];
+      state->call.out = c.out[1];
+      ASSIGN_OR_RETURN(state->handle, ranks->Submit(state->call, {}));
+      return {};
+    };
+    kernel.wait = [state, ranks] { return ranks->Wait(state->handle); };
+    return kernel;
+  };
+  for (Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kF16, Dtype::kBF16}) table->Add(kAllReduce, Device::kCpu, dtype, compile);
+}
+
+}  // namespace ropewalk::mlrunner

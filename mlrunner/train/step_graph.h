@@ -1,0 +1,33 @@
+// The graphs that a trainer runs: one step of training, and the counting of what a model gets right.
+//
+// Both take inputs (B, ...), labels (B, ...) and weights (B). Losses are summed with the weights: those of a step are 1 / (the global
+// batch's labels), so that the sum over all ranks is the mean of the global batch whatever each rank has of it; a row that only fills a
+// batch up has weight 0.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "mlrunner/collective/communicator.h"
+#include "mlrunner/data/samples.h"
+#include "mlrunner/graph/graph.h"
+#include "mlrunner/kernels/kernel.h"
+#include "mlrunner/train/job.h"
+
+namespace ropewalk::mlrunner {
+
+// Output 0: the loss of the global batch. With several ranks the gradients are summed in buckets, each as soon as backward has filled it.
+Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_t ranks);
+
+// Outputs: the weighted sum of the losses; the weighted number of labels that the largest logit hits. `ranks` plays no part.
+Result<Graph> CountGraph(const TrainJob& job, const Samples& samples);
+
+// The sums over ranks, by `ranks`, which must outlive what is compiled with the table. Each is submitted by its start half and waited for
+// by its done half.
+void AddSumKernels(KernelTable* table, collective::Communicator* ranks, bool deterministic);
+
+}  // namespace ropewalk::mlrunner

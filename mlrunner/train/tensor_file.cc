@@ -1,0 +1,163 @@
+#include "mlrunner/train/tensor_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/bytes.h"
+#include "base/wide_checksum.h"
+#include "storage/io_error.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+using Json = nlohmann::json;
+using storage::IoError;
+using storage::QuotedPath;
+
+constexpr std::size_t kFileBytesMax = std::size_t{1} << 40;
+constexpr const char* kMetadata = "__metadata__";
+constexpr std::string_view kNoChecksum = "0000000000000000";
+
+// The format's names of types.
+struct TypeName {
+  Dtype dtype;
+  std::string_view name;
+};
+constexpr TypeName kTypes[] = {{Dtype::kF64, "F64"}, {Dtype::kF32, "F32"}, {Dtype::kF16, "F16"}, {Dtype::kBF16, "BF16"},
+                               {Dtype::kI64, "I64"}, {Dtype::kI32, "I32"}, {Dtype::kU8, "U8"},   {Dtype::kBool, "BOOL"}};
+
+// The header with zeros where the checksum goes, which covers it like that.
+Result<std::string> Header(const std::map<std::string, std::string>& metadata, const std::map<std::string, Tensor>& tensors) {
+  Json header;
+  header[kMetadata] = metadata;
+  header[kMetadata]["checksum"] = std::string(kNoChecksum);
+  std::size_t at = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& t) { return t.dtype == tensor.dtype; });
+    if (type == std::end(kTypes))
+      return Status(Code::kInternal, "CKPT01", "state " + name + " is of a type that no file holds", "", "please report this");
+    header[name] = {{"dtype", std::string(type->name)}, {"shape", tensor.dims}, {"data_offsets", {at, at + tensor.bytes.size()}}};
+    at += tensor.bytes.size();
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // the bytes begin aligned
+  return text;
+}
+
+// Where the checksum stands in the header's text.
+std::size_t ChecksumPlace(std::string_view header) {
+  constexpr std::string_view kKey = "\"checksum\":\"";
+  std::size_t at = header.find(kKey);
+  return at == std::string_view::npos || at + kKey.size() + kNoChecksum.size() > header.size() ? std::string_view::npos : at + kKey.size();
+}
+
+class Hash {
+ public:
+  Hash() : state_(XXH3_createState()) { XXH3_64bits_reset(state_); }
+  ~Hash() { XXH3_freeState(state_); }
+  Hash(const Hash&) = delete;
+  Hash& operator=(const Hash&) = delete;
+  void Add(std::span<const std::byte> bytes) { WideUpdate(state_, bytes); }
+  std::string Text() const { return fmt::format("{:016x}", XXH3_64bits_digest(state_)); }
+
+ private:
+  XXH3_state_t* state_;
+};
+
+Result<Tensor> TensorIn(const Json& entry, std::string_view bytes, const std::string& name, const std::string& path) {
+  auto bad = [&](const char* why) { return DamagedTensorFile(path, fmt::format("tensor {}: {}", name, why)); };
+  if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets"))
+    return bad("type, shape or place is missing");
+  const Json &dtype = entry["dtype"], &shape = entry["shape"], &offsets = entry["data_offsets"];
+  const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                  [&](const TypeName& t) { return dtype.is_string() && dtype.get_ref<const std::string&>() == t.name; });
+  if (type == std::end(kTypes)) return bad("a type that is not known");
+  auto is_size = [](const Json& value) { return value.is_number_unsigned(); };
+  if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), is_size)) return bad("a shape that is none");
+  if (!offsets.is_array() || offsets.size() != 2 || !is_size(offsets[0]) || !is_size(offsets[1])) return bad("a place that is none");
+  auto begin = offsets[0].get<std::uint64_t>(), end = offsets[1].get<std::uint64_t>();
+  std::uint64_t expected = SizeOf(type->dtype);
+  Tensor tensor{type->dtype, {}, {}};
+  for (const Json& size : shape) {
+    tensor.dims.push_back(static_cast<std::int64_t>(size.get<std::uint64_t>()));
+    if (__builtin_mul_overflow(expected, size.get<std::uint64_t>(), &expected)) return bad("a shape that no file can hold");
+  }
+  if (begin > end || end > bytes.size() || end - begin != expected) return bad("its place does not fit its shape");
+  tensor.bytes.resize(expected);
+  std::memcpy(tensor.bytes.data(), bytes.data() + begin, expected);
+  return tensor;
+}
+
+Result<TensorFile> Parse(const std::string& header, std::string_view bytes, const std::string& path) {
+  Json json = Json::parse(header, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains(kMetadata) || !json[kMetadata].is_object())
+    return DamagedTensorFile(path, "its header is no JSON object with __metadata__");
+  TensorFile file;
+  for (const auto& [name, text] : json[kMetadata].items()) {
+    if (text.is_string()) file.metadata[name] = text.get<std::string>();
+  }
+  for (const auto& [name, entry] : json.items()) {
+    if (name == kMetadata) continue;
+    ASSIGN_OR_RETURN(file.tensors[name], TensorIn(entry, bytes, name, path));
+  }
+  return file;
+}
+
+}  // namespace
+
+Status TensorFileError(int error, const std::string& path, const char* what) {
+  if (error == 0) return {};
+  Status io = IoError(error, "CKPT01", fmt::format("cannot {} the checkpoint {}", what, QuotedPath(path)));
+  return Status(io.code(), "CKPT01", io.what(), io.why(), io.fix().empty() ? "older checkpoints are still there" : io.fix());
+}
+
+Status DamagedTensorFile(const std::string& path, const std::string& why) {
+  return Status(Code::kDataLoss, "CKPT02", QuotedPath(path) + " is no whole checkpoint", why, "remove it; an older one is used then");
+}
+
+Status WriteTensorFile(storage::FileSystem& files, const std::string& path, const std::map<std::string, std::string>& metadata,
+                       const std::map<std::string, Tensor>& tensors) {
+  ASSIGN_OR_RETURN(std::string header, Header(metadata, tensors));
+  Hash hash;
+  hash.Add(AsBytes(header));
+  for (const auto& [name, tensor] : tensors) hash.Add(tensor.bytes);
+  header.replace(ChecksumPlace(header), kNoChecksum.size(), hash.Text());
+  std::string length;
+  ByteWriter(&length).Fixed(static_cast<std::uint64_t>(header.size()));
+
+  std::unique_ptr<storage::WritableFile> file;
+  RETURN_IF_ERROR(TensorFileError(files.Create(path, &file), path, "make"));
+  for (std::string_view part : {std::string_view(length), std::string_view(header)})
+    RETURN_IF_ERROR(TensorFileError(file->Append(AsBytes(part)), path, "write"));
+  for (const auto& [name, tensor] : tensors) RETURN_IF_ERROR(TensorFileError(file->Append(tensor.bytes), path, "write"));
+  RETURN_IF_ERROR(TensorFileError(file->Sync(), path, "sync"));
+  return TensorFileError(file->Close(), path, "close");
+}
+
+Result<TensorFile> ReadTensorFile(storage::FileSystem& files, const std::string& path) {
+  std::string file;
+  if (int error = files.ReadSmall(path, kFileBytesMax, &file); error != 0)
+    return IoError(error, "CKPT02", "cannot read the checkpoint " + QuotedPath(path));
+  ByteReader reader(file);
+  auto header_bytes = reader.Fixed<std::uint64_t>();
+  if (!reader.ok() || header_bytes > reader.remaining()) return DamagedTensorFile(path, fmt::format("it ends after {} bytes", file.size()));
+  std::string header = file.substr(sizeof header_bytes, header_bytes);
+  std::string_view bytes = std::string_view(file).substr(sizeof header_bytes + header_bytes);
+  std::size_t place = ChecksumPlace(header);
+  if (place == std::string::npos) return DamagedTensorFile(path, "its header has no checksum");
+  std::string stored = header.substr(place, kNoChecksum.size());
+  header.replace(place, kNoChecksum.size(), kNoChecksum);
+  Hash hash;
+  hash.Add(AsBytes(header));
+  hash.Add(AsBytes(bytes));
+  if (stored != hash.Text()) return DamagedTensorFile(path, "its checksum is another");
+  return Parse(header, bytes, path);
+}
+
+}  // namespace ropewalk::mlrunner

@@ -1,0 +1,449 @@
+#include "mlrunner/train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/bytes.h"
+#include "mlrunner/data/images.h"
+#include "mlrunner/data/sampler.h"
+#include "mlrunner/data/text.h"
+#include "mlrunner/graph/optimizers.h"
+#include "mlrunner/train/checkpoint.h"
+#include "mlrunner/train/step_graph.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+Result<DataSet> Load(const TrainJob& job) {
+  if (job.data.kind == DataSpec::Kind::kText) return LoadText(job.data.path, job.model.length, job.data.held_out);
+  return LoadFashionMnist(job.data.path);
+}
+
+// What a rank tells the others before they train together.
+struct Hello {
+  std::uint64_t model = 0;  // fingerprint of what is computed, whatever the number of ranks
+  std::uint64_t data = 0;   // hash of the samples
+  std::int64_t resume_from = -1;
+  std::string machine;
+};
+std::string Encode(const Hello& hello) {
+  std::string bytes;
+  ByteWriter writer(&bytes);
+  writer.Fixed(hello.model);
+  writer.Fixed(hello.data);
+  writer.Fixed(hello.resume_from);
+  writer.Sized(hello.machine);
+  return bytes;
+}
+Result<Hello> DecodeHello(const std::string& bytes) {
+  ByteReader reader(bytes);
+  Hello hello;
+  hello.model = reader.Fixed<std::uint64_t>();
+  hello.data = reader.Fixed<std::uint64_t>();
+  hello.resume_from = reader.Fixed<std::int64_t>();
+  hello.machine = reader.Sized();
+  if (!reader.ok() || !reader.empty()) return Status(Code::kInternal, "TRAIN02", "a rank's greeting cannot be read");
+  return hello;
+}
+
+// The inputs of one step on one rank, filled again and again.
+class BatchTensors {
+ public:
+  BatchTensors(const Samples& samples, std::int64_t rows, Dtype dtype)
+      : samples_(samples),
+        rows_(rows),
+        inputs_(Make(samples.inputs_are_ids() ? Dtype::kI32 : dtype, samples.input_dims())),
+        labels_(Make(Dtype::kI32, samples.label_dims())),
+        weights_(Make(dtype, {})) {}
+
+  // `ids` are this rank's, as many as there are rows at most; what is left is filled with sample 0 and counts nothing.
+  void Fill(std::span<const std::int64_t> ids, double weight) {
+    ids_.assign(ids.begin(), ids.end());
+    ids_.resize(static_cast<std::size_t>(rows_), 0);
+    samples_.Inputs(ids_, inputs_.dtype, inputs_.bytes.data());
+    samples_.Labels(ids_, reinterpret_cast<std::int32_t*>(labels_.bytes.data()));
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      double value = row < static_cast<std::int64_t>(ids.size()) ? weight : 0;
+      if (weights_.dtype == Dtype::kF64) {
+        reinterpret_cast<double*>(weights_.bytes.data())[row] = value;
+      } else {
+        reinterpret_cast<float*>(weights_.bytes.data())[row] = static_cast<float>(value);
+      }
+    }
+  }
+  std::vector<const Tensor*> inputs() const { return {&inputs_, &labels_, &weights_}; }
+
+ private:
+  Tensor Make(Dtype dtype, const std::vector<std::int64_t>& dims) const {
+    Tensor tensor{dtype, {rows_}, {}};
+    tensor.dims.insert(tensor.dims.end(), dims.begin(), dims.end());
+    tensor.bytes.resize(static_cast<std::size_t>(NumElements(tensor.dims)) * SizeOf(dtype));
+    return tensor;
+  }
+  const Samples& samples_;
+  std::int64_t rows_;
+  Tensor inputs_, labels_, weights_;
+  std::vector<std::int64_t> ids_;
+};
+
+double Scalar(const Tensor& tensor) { return ToRef(tensor).data.at(0); }
+
+// States that go into checkpoints: all that hold bytes, but for the learning rate, which the job file says.
+bool IsKept(const StateInfo& state) { return SizeOf(state.type.dtype) > 0 && state.name != kLearningRate; }
+
+// One rank's training.
+class Rank {
+ public:
+  Rank(dag::GangContext& gang, const TrainJob& job, const TrainHooks& hooks)
+      : gang_(gang), job_(job), hooks_(hooks), files_(hooks.files == nullptr ? &local_files_ : hooks.files) {}
+
+  ~Rank() {
+    if (watches_) gang_.OnLost({});
+  }
+
+  Result<std::string> Run() {
+    ASSIGN_OR_RETURN(data_, Load(job_));
+    samples_ = data_.training->count();
+    if (job_.data.samples_max > 0) samples_ = std::min(samples_, job_.data.samples_max);
+    // A batch is never larger than an epoch.
+    batch_ = std::min(job_.batch, samples_);
+    rows_ = ShareOf(batch_, 0, gang_.ranks()).count;
+    ASSIGN_OR_RETURN(graph_, StepGraph(job_, *data_.training, gang_.ranks()));
+    RETURN_IF_ERROR(Meet());
+    Status status = Connected();
+    // The others must not wait for a rank that has given up.
+    if (!status.ok() && ranks_ != nullptr) ranks_->Abort(status);
+    RETURN_IF_ERROR(status);
+    return gang_.rank() == 0 ? mlrunner::Encode(summary_) : std::string();
+  }
+
+ private:
+  Status Connected() {
+    if (gang_.ranks() > 1) {
+      RETURN_IF_ERROR(Connect());
+    } else {
+      // Nobody else notices: with several ranks the communicator does, and ends what waits.
+      watches_ = true;
+      gang_.OnLost([this](const Status& status) {
+        std::lock_guard lock(mutex_);
+        lost_ = status;
+      });
+    }
+    RETURN_IF_ERROR(CompileStep());
+    RETURN_IF_ERROR(Steps());
+    return Count();
+  }
+
+  // Do all ranks train the same, and from where? Rank 0 says which checkpoint it is.
+  Status Meet() {
+    Hello mine;
+    ASSIGN_OR_RETURN(Graph whole, gang_.ranks() == 1 ? Result<Graph>(graph_) : StepGraph(job_, *data_.training, 1));
+    mine.model = Fingerprint(whole);
+    mine.data = HashCombine(data_.training->content_hash(), data_.held_out->content_hash());
+    mine.machine = gang_.machine();
+    std::vector<Status> passed_over;
+    Checkpoint checkpoint;
+    checkpoint.step = -1;
+    const bool resumes = !job_.checkpoint.folder.empty() && job_.checkpoint.resume;
+    if (resumes && gang_.rank() == 0) {
+      ASSIGN_OR_RETURN(checkpoint, LoadNewestCheckpoint(*files_, job_.checkpoint.folder, &passed_over));
+      for (const Status& status : passed_over) gang_.Report("passed over: " + status.what() + " (" + status.why() + ")");
+      mine.resume_from = checkpoint.step;
+    }
+    ASSIGN_OR_RETURN(std::vector<std::string> all, gang_.Exchange(Encode(mine)));
+    std::vector<Hello> hellos;
+    for (const std::string& bytes : all) {
+      ASSIGN_OR_RETURN(Hello hello, DecodeHello(bytes));
+      hellos.push_back(std::move(hello));
+    }
+    for (std::size_t rank = 1; rank < hellos.size(); ++rank) {
+      const char* what = hellos[rank].model != hellos[0].model ? "model" : hellos[rank].data != hellos[0].data ? "data" : nullptr;
+      if (what != nullptr)
+        return Status(Code::kUserError, "TRAIN02",
+                      fmt::format("rank {} on {} has another {} than rank 0 on {}", rank, hellos[rank].machine, what, hellos[0].machine),
+                      "all ranks train the same model on the same data", "let data.path mean the same files on every machine");
+    }
+    neighbours_ = static_cast<int>(std::count_if(hellos.begin(), hellos.end(), [&](const Hello& h) { return h.machine == mine.machine; }));
+    if (hellos[0].resume_from < 0) return {};
+    if (gang_.rank() != 0) {
+      const std::string path = CheckpointPath(job_.checkpoint.folder, hellos[0].resume_from);
+      auto loaded = LoadCheckpoint(*files_, path);
+      if (!loaded.ok())
+        return Status(Code::kUserError, "CKPT04",
+                      fmt::format("rank {} on {} cannot read the checkpoint that rank 0 on {} goes on from", gang_.rank(), mine.machine,
+                                  hellos[0].machine),
+                      loaded.status().what() + ": " + loaded.status().why(), "let checkpoint.folder be a folder that all machines share");
+      checkpoint = *std::move(loaded);
+    }
+    return Resume(std::move(checkpoint));
+  }
+
+  Status Resume(Checkpoint checkpoint) {
+    auto misfit = [&](const std::string& why) {
+      return Status(Code::kUserError, "CKPT03",
+                    fmt::format("the checkpoint of step {} in \"{}\" does not fit the job", checkpoint.step, job_.checkpoint.folder), why,
+                    "train with the job that wrote it, name another checkpoint.folder, or set checkpoint.resume = false");
+    };
+    if (checkpoint.seed != job_.seed) return misfit(fmt::format("its train.seed was {} and is {} now", checkpoint.seed, job_.seed));
+    if (checkpoint.position.offset > samples_)
+      return misfit(fmt::format("it had taken {} samples of an epoch, and there are {} now", checkpoint.position.offset, samples_));
+    std::size_t kept = 0;
+    for (const StateInfo& state : graph_.states) {
+      if (!IsKept(state)) continue;
+      ++kept;
+      auto found = checkpoint.tensors.find(state.name);
+      if (found == checkpoint.tensors.end()) return misfit("it has no state " + state.name);
+      Dims dims = Evaluate(state.type.shape, {rows_});
+      if (found->second.dims != dims || found->second.dtype != state.type.dtype)
+        return misfit(fmt::format("state {} is {} {} there and {} {} here", state.name, ToString(found->second.dims),
+                                  Name(found->second.dtype), ToString(dims), Name(state.type.dtype)));
+    }
+    if (kept != checkpoint.tensors.size())
+      return misfit(fmt::format("it holds {} states, and the job has {}", checkpoint.tensors.size(), kept));
+    for (auto& [name, tensor] : checkpoint.tensors) states_.Set(name, std::move(tensor));
+    step_ = checkpoint.step;
+    position_ = checkpoint.position;
+    summary_.resumed_from = step_;
+    return {};
+  }
+
+  Status Connect() {
+    std::size_t state_bytes = 0;
+    for (const StateInfo& state : graph_.states) {
+      if (state.kind == StateKind::kParameter)
+        state_bytes += static_cast<std::size_t>(NumElements(Evaluate(state.type.shape, {rows_}))) * SizeOf(state.type.dtype);
+    }
+    collective::CommunicatorOptions options;
+    options.pool_bytes = std::max(options.pool_bytes, 4 * state_bytes);
+    if (hooks_.connect) {
+      ASSIGN_OR_RETURN(ranks_, hooks_.connect(gang_, options));
+    } else {
+      ASSIGN_OR_RETURN(ranks_, collective::Communicator::Connect(collective::RendezvousOf(&gang_), options));
+    }
+    return {};
+  }
+
+  // Whether the job was cancelled meanwhile.
+  Status Lost() {
+    std::lock_guard lock(mutex_);
+    return lost_;
+  }
+
+  int Threads() const {
+    if (job_.threads > 0) return job_.threads;
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, neighbours_));
+  }
+
+  Status CompileStep() {
+    KernelTable table = CpuKernels();
+    ExecutorOptions options{.num_threads = Threads()};
+    if (ranks_ != nullptr) {
+      AddSumKernels(&table, ranks_.get(), job_.deterministic);
+      options.registered_memory = [this](std::size_t bytes) { return ranks_->Allocate(bytes); };
+    }
+    ASSIGN_OR_RETURN(executable_, Compile(graph_, {rows_}, DefaultProgram(graph_), table, options));
+    return {};
+  }
+
+  bool IsOver() const {
+    if (job_.steps > 0) return step_ >= job_.steps;
+    return position_.epoch >= job_.epochs || (position_.epoch == job_.epochs - 1 && position_.offset >= samples_);
+  }
+  std::int64_t StepsInAll() const { return job_.steps > 0 ? job_.steps : job_.epochs * ((samples_ + batch_ - 1) / batch_); }
+
+  void SetLearningRate() {
+    double rate = job_.optimizer.learning_rate;
+    if (step_ < job_.optimizer.warmup_steps) rate *= static_cast<double>(step_ + 1) / static_cast<double>(job_.optimizer.warmup_steps);
+    if (rate == rate_) return;
+    rate_ = rate;
+    states_.Set(kLearningRate, ToTensor(job_.dtype, RefTensor::Scalar(rate)));
+  }
+
+  Status Steps() {
+    const auto start = Clock::now();
+    auto shown = start - std::chrono::seconds(1);
+    Sampler sampler(job_.seed, samples_);
+    BatchTensors tensors(*data_.training, rows_, job_.dtype);
+    const double labels_per_sample = static_cast<double>(NumElements(data_.training->label_dims()));
+    summary_.loss = std::numeric_limits<double>::quiet_NaN();
+    std::int64_t taken = 0, saved = step_;
+    for (; !IsOver(); ++step_) {
+      RETURN_IF_ERROR(Lost());
+      SetLearningRate();
+      std::span<const std::int64_t> ids = sampler.Next(&position_, batch_);
+      const auto count = static_cast<std::int64_t>(ids.size());
+      const Share share = ShareOf(count, gang_.rank(), gang_.ranks());
+      tensors.Fill(ids.subspan(static_cast<std::size_t>(share.begin), static_cast<std::size_t>(share.count)),
+                   1 / (static_cast<double>(count) * labels_per_sample));
+      RunInputs inputs;
+      inputs.micro_batches[0] = tensors.inputs();
+      inputs.run = {.seed = job_.seed,
+                    .step = static_cast<std::uint64_t>(step_),
+                    .sample_offset = position_.epoch * samples_ + position_.offset - count + share.begin};
+      if (hooks_.times != nullptr) {
+        hooks_.times->clear();
+        inputs.times = hooks_.times;
+      }
+      auto outputs = executable_->Run(inputs, states_);
+      if (!outputs.ok()) return outputs.status().WithContext(fmt::format("step {}", step_));
+      summary_.loss = Scalar(outputs->outputs[0][0]);
+      if (!std::isfinite(summary_.loss)) return NoNumber("loss");
+      if (hooks_.on_step) hooks_.on_step(step_, summary_.loss);
+      taken += count;
+      if (job_.checkpoint.every_steps > 0 && (step_ + 1) % job_.checkpoint.every_steps == 0) {
+        RETURN_IF_ERROR(Save(step_ + 1));
+        saved = step_ + 1;
+      }
+      if (gang_.rank() == 0 && Clock::now() - shown > std::chrono::milliseconds(200)) {
+        shown = Clock::now();
+        gang_.Report(fmt::format("step {} of {}, epoch {}, loss {:.4f}, {:.0f} samples/s", step_ + 1, StepsInAll(), position_.epoch + 1,
+                                 summary_.loss, static_cast<double>(taken) / SecondsSince(start)));
+      }
+    }
+    summary_.steps = step_;
+    summary_.seconds = SecondsSince(start);
+    summary_.samples_per_s = taken == 0 ? 0 : static_cast<double>(taken) / summary_.seconds;
+    if (saved != step_) RETURN_IF_ERROR(Save(step_));
+    return {};
+  }
+
+  // `what` of the step at hand is no number: says which states are none either. The sum is the same on all ranks, so all of them stop here.
+  Status NoNumber(const std::string& what) {
+    std::size_t parameters = 0, bad = 0;
+    std::string first;
+    for (const StateInfo& state : graph_.states) {
+      if (state.kind != StateKind::kParameter) continue;
+      ++parameters;
+      if (IsFinite(state.name)) continue;
+      if (bad++ == 0) first = state.name;
+    }
+    std::string states =
+        bad == 0 ? "all parameters are still numbers"
+                 : fmt::format("after its update {} of {} parameters hold what is no number, the first is {}", bad, parameters, first);
+    return Status(Code::kUserError, "TRAIN01", fmt::format("step {}: the {} is {}", step_, what, summary_.loss), states,
+                  "a smaller optimizer.learning_rate, or warmup_steps; the newest checkpoint is from before this step");
+  }
+
+  bool IsFinite(const std::string& name) const {
+    RefTensor values = ToRef(states_.Get(name));
+    return std::all_of(values.data.begin(), values.data.end(), [](double value) { return std::isfinite(value); });
+  }
+
+  // After `steps` steps. Rank 0 writes; the others have the same.
+  Status Save(std::int64_t steps) {
+    if (job_.checkpoint.folder.empty() || gang_.rank() != 0) return {};
+    Checkpoint checkpoint{steps, position_, job_.seed, {}};
+    for (const StateInfo& state : graph_.states) {
+      if (!IsKept(state)) continue;
+      Tensor tensor = states_.Get(state.name);
+      if (tensor.bytes.empty()) continue;  // nothing was trained yet
+      // A loss that is a number can still have spoilt a parameter: then the checkpoint before this one is the good one.
+      if (mlrunner::IsFloat(state.type.dtype) && !IsFinite(state.name))
+        return Status(Code::kUserError, "TRAIN01", fmt::format("step {}: state {} holds what is no number", step_, state.name),
+                      "it is not checkpointed: an older checkpoint is the newest good one", "a smaller optimizer.learning_rate");
+      checkpoint.tensors[state.name] = std::move(tensor);
+    }
+    if (checkpoint.tensors.empty()) return {};
+    return SaveCheckpoint(*files_, job_.checkpoint.folder, checkpoint, job_.checkpoint.keep);
+  }
+
+  // The held-out samples, each on one rank; counts and sums of all ranks.
+  Status Count() {
+    const Samples& samples = *data_.held_out;
+    const Share share = ShareOf(samples.count(), gang_.rank(), gang_.ranks());
+    const std::int64_t rows = std::max<std::int64_t>(1, std::min(job_.evaluate_batch > 0 ? job_.evaluate_batch : rows_, share.count));
+    ASSIGN_OR_RETURN(Graph graph, CountGraph(job_, samples));
+    ASSIGN_OR_RETURN(auto executable, Compile(graph, {rows}, DefaultProgram(graph), CpuKernels(), {.num_threads = Threads()}));
+    BatchTensors tensors(samples, rows, job_.dtype);
+    double loss = 0, hits = 0;
+    for (std::int64_t done = 0; done < share.count; done += rows) {
+      std::vector<std::int64_t> ids(static_cast<std::size_t>(std::min(rows, share.count - done)));
+      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = share.begin + done + static_cast<std::int64_t>(i);
+      tensors.Fill(ids, 1);
+      RunInputs inputs;
+      inputs.micro_batches[0] = tensors.inputs();
+      inputs.run.seed = job_.seed;
+      auto outputs = executable->Run(inputs, states_);
+      if (!outputs.ok()) return outputs.status().WithContext("counting the held-out samples");
+      loss += Scalar(outputs->outputs[0][0]);
+      hits += Scalar(outputs->outputs[0][1]);
+    }
+    std::string bytes;
+    ByteWriter writer(&bytes);
+    writer.Fixed(loss);
+    writer.Fixed(static_cast<std::int64_t>(std::llround(hits)));
+    writer.Fixed(share.count * NumElements(samples.label_dims()));
+    ASSIGN_OR_RETURN(std::vector<std::string> all, gang_.Exchange(std::move(bytes)));
+    for (const std::string& each : all) {
+      ByteReader reader(each);
+      summary_.held_out_loss += reader.Fixed<double>();
+      summary_.held_out_hits += reader.Fixed<std::int64_t>();
+      summary_.held_out_labels += reader.Fixed<std::int64_t>();
+      if (!reader.ok() || !reader.empty()) return Status(Code::kInternal, "TRAIN02", "a rank's counts cannot be read");
+    }
+    summary_.held_out_loss /= static_cast<double>(std::max<std::int64_t>(1, summary_.held_out_labels));
+    summary_.labels_are_characters = samples.inputs_are_ids();
+    return {};
+  }
+
+  dag::GangContext& gang_;
+  const TrainJob& job_;
+  const TrainHooks& hooks_;
+  storage::LocalFileSystem local_files_;
+  storage::FileSystem* files_;
+  DataSet data_;
+  std::int64_t samples_ = 0, batch_ = 0;
+  std::int64_t rows_ = 0;  // of a step on each rank
+  int neighbours_ = 1;     // ranks on this machine, this one included
+  Graph graph_;
+  StateStore states_;
+  std::int64_t step_ = 0;
+  SamplePosition position_;
+  double rate_ = -1;
+  std::unique_ptr<collective::Communicator> ranks_;
+  std::unique_ptr<Executable> executable_;  // it uses the ranks' memory, and goes first
+  TrainSummary summary_;
+  bool watches_ = false;
+  std::mutex mutex_;  // of what follows
+  Status lost_;
+};
+
+}  // namespace
+
+// Field by field: the bytes of a result are compared, and padding would differ.
+std::string Encode(const TrainSummary& summary) {
+  std::string bytes;
+  ByteWriter writer(&bytes);
+  for (std::int64_t number :
+       {summary.steps, summary.resumed_from, summary.held_out_hits, summary.held_out_labels, std::int64_t{summary.labels_are_characters}})
+    writer.Fixed(number);
+  for (double number : {summary.loss, summary.seconds, summary.samples_per_s, summary.held_out_loss}) writer.Fixed(number);
+  return bytes;
+}
+
+Result<TrainSummary> DecodeTrainSummary(const std::string& bytes) {
+  ByteReader reader(bytes);
+  TrainSummary summary;
+  for (std::int64_t* number : {&summary.steps, &summary.resumed_from, &summary.held_out_hits, &summary.held_out_labels})
+    *number = reader.Fixed<std::int64_t>();
+  summary.labels_are_characters = reader.Fixed<std::int64_t>() != 0;
+  for (double* number : {&summary.loss, &summary.seconds, &summary.samples_per_s, &summary.held_out_loss}) *number = reader.Fixed<double>();
+  if (!reader.ok() || !reader.empty()) return Status(Code::kInternal, "TRAIN02", "the summary of a training cannot be read");
+  return summary;
+}
+
+Result<std::string> TrainRank(dag::GangContext& gang, const TrainJob& job, const TrainHooks& hooks) { return Rank(gang, job, hooks).Run(); }
+
+}  // namespace ropewalk::mlrunner

@@ -1,0 +1,124 @@
+// Job files and calls: strict keys with the nearest name, values that fit together, a call that every process understands.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "mlrunner/train/arguments.h"
+#include "storage/toml_file.h"
+#include "tests/unit/train_ranks.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+class TrainJobFile : public ::testing::Test {
+ protected:
+  Result<TrainArguments> Parse(const std::string& toml, std::vector<std::string> more = {}) {
+    std::ofstream(path_) << toml;
+    std::vector<std::string> args = {"ropewalk train", path_};
+    args.insert(args.end(), more.begin(), more.end());
+    return ParseTrainArguments(args, "/folder");
+  }
+  testing::TempFolder folder_;
+  std::string path_ = folder_.path() + "/job.toml";
+};
+
+TEST_F(TrainJobFile, SaysWhatIsTrained) {
+  auto parsed = Parse(
+      "[model]\nkind = \"mlp\"\nhidden = [64, 32]\n[train]\nranks = 2\nbatch = 96\nepochs = 3\nbucket_bytes = \"256K\"\n"
+      "[optimizer]\nlearning_rate = 0.125\nmomentum = 0\n[checkpoint]\nfolder = \"here\"\n",
+      {"--set", "train.batch=64", "--ranks=4"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+  const TrainJob& job = parsed->job;
+  EXPECT_EQ(job.model.hidden, (std::vector<std::int64_t>{64, 32}));
+  EXPECT_EQ(job.ranks, 4);
+  EXPECT_EQ(job.batch, 64);
+  EXPECT_EQ(job.epochs, 3);
+  EXPECT_EQ(job.bucket_bytes, 256u << 10);
+  EXPECT_EQ(job.optimizer.learning_rate, .125);
+  EXPECT_EQ(job.optimizer.momentum, 0);
+  EXPECT_EQ(job.checkpoint.folder, "/folder/here");
+}
+
+// An executor has neither the file nor the folder: the call that it gets says everything.
+TEST_F(TrainJobFile, TheCallOfAnExecutorMakesTheSameJob) {
+  auto parsed = Parse("[model]\nhidden = [8]\n[train]\nseed = 18446744073709551615\n[checkpoint]\nfolder = \"c\"\nkeep = 7\n",
+                      {"--master", "m:1", "--set", "train.steps=5", "--name=n"});
+  // TOML's whole numbers end at 2^63 - 1.
+  EXPECT_EQ(parsed.status().tag(), "SPEC03");
+  parsed = Parse("[model]\nhidden = [8]\n[train]\nseed = 9223372036854775807\n[checkpoint]\nfolder = \"c\"\nkeep = 7\n",
+                 {"--master", "m:1", "--set", "train.steps=5", "--name=n"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+  EXPECT_EQ((std::vector<std::string>(parsed->argv.begin(), parsed->argv.begin() + 4)),
+            (std::vector<std::string>{"ropewalk train", "--master", "m:1", "--name=n"}));
+  std::filesystem::remove(path_);
+  auto again = ParseTrainArguments(parsed->argv, "/elsewhere");
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_EQ(again->argv, parsed->argv);
+  EXPECT_EQ(again->job.checkpoint.folder, "/folder/c");
+  EXPECT_EQ(again->job.model.hidden, std::vector<std::int64_t>{8});
+  EXPECT_EQ(again->job.seed, 9223372036854775807u);
+  EXPECT_EQ(again->job.steps, 5);
+  // A file that says nothing is the default job, there as well.
+  auto nothing = Parse("");
+  ASSERT_TRUE(nothing.ok());
+  EXPECT_TRUE(ParseTrainArguments(nothing->argv, "/").ok());
+}
+
+TEST_F(TrainJobFile, MistakesAreNamedWithTheirPlace) {
+  struct Case {
+    const char* toml;
+    const char* tag;
+    const char* what;  // in what, why or fix
+  };
+  for (const Case& c : {
+           Case{"[optimizer]\nlearning_rte = 0.1\n", "SPEC01", "did you mean \"optimizer.learning_rate\"?"},
+           Case{"[optimizer]\nlearning_rte = 0.1\n", "SPEC01", ":2:1: unknown key \"optimizer.learning_rte\""},
+           Case{"[trian]\nbatch = 1\n", "SPEC01", "train.batch"},
+           Case{"batch = 1\n", "SPEC01", "unknown key"},
+           Case{"[train]\nbatch = 0\n", "SPEC02", "[1, "},
+           Case{"[train]\nbatch = -3\n", "SPEC02", "a whole number"},
+           Case{"[train]\nbatch = 1.5\n", "SPEC02", ":2:1"},
+           Case{"[train]\nbatch = [1]\n", "SPEC02", ":2:1"},
+           Case{"[train]\nranks = 257\n", "SPEC02", "[1, 256]"},
+           Case{"[train]\nepochs = 1\nsteps = 1\n", "SPEC02", "train.epochs is given too"},
+           Case{"[train]\ndtype = \"bf16\"\n", "SPEC02", "f32, f64"},
+           Case{"[model]\nkind = \"mpl\"\n", "SPEC02", "mlp, gpt"},
+           Case{"[model]\nhidden = [64, 0]\n", "SPEC02", "each width"},
+           Case{"[model]\nlayers = 2\n", "SPEC02", "means nothing where model.kind is \"mlp\""},
+           Case{"[model]\nkind = \"gpt\"\nwidth = 30\n[data]\nkind = \"text\"\npath = \"t\"\n", "SPEC02",
+                "4 heads do not divide a width of 30"},
+           Case{"[model]\nkind = \"gpt\"\n", "SPEC02", "gpt goes with text"},
+           Case{"[model]\nkind = \"gpt\"\n[data]\nkind = \"text\"\n", "SPEC02", "which text?"},
+           Case{"[optimizer]\nmomentum = 1.0\n", "SPEC02", "[0, 1)"},
+           Case{"[optimizer]\nlearning_rate = inf\n", "SPEC02", "a number like"},
+           Case{"[optimizer]\nkind = \"adamw\"\nmomentum = 0.5\n", "SPEC02", "belongs to \"sgd\""},
+           Case{"[checkpoint]\nkeep = 5\n", "SPEC02", "no checkpoint.folder"},
+           Case{"[train\n", "SPEC03", "no TOML"},
+       }) {
+    auto parsed = Parse(c.toml);
+    ASSERT_FALSE(parsed.ok()) << c.toml;
+    EXPECT_EQ(parsed.status().tag(), c.tag) << parsed.status().ToString();
+    EXPECT_EQ(parsed.status().code(), Code::kInvalid);
+    EXPECT_NE(parsed.status().ToString().find(c.what), std::string::npos) << c.toml << parsed.status().ToString();
+  }
+}
+
+TEST_F(TrainJobFile, CallsThatMakeNoSense) {
+  EXPECT_EQ(ParseTrainArguments({"ropewalk train"}, "/").status().tag(), "TRAIN03");
+  EXPECT_EQ(ParseTrainArguments({"ropewalk train", "a.toml", "b.toml"}, "/").status().tag(), "TRAIN03");
+  EXPECT_EQ(ParseTrainArguments({"ropewalk train", "none.toml"}, "/").status().tag(), "IO01");
+  Status near = ParseTrainArguments({"ropewalk train", "--rank", "2"}, "/").status();
+  EXPECT_EQ(near.tag(), "TRAIN03");
+  EXPECT_NE(near.fix().find("--ranks"), std::string::npos) << near.ToString();
+  EXPECT_EQ(ParseTrainArguments({"ropewalk train", "--set"}, "/").status().tag(), "TRAIN03");
+  EXPECT_EQ(Parse("", {"--set", "train.batch"}).status().tag(), "SPEC04");
+  EXPECT_EQ(Parse("", {"--set", "train.bath=3"}).status().tag(), "SPEC01");
+  auto help = ParseTrainArguments({"ropewalk train", "--help"}, "/");
+  ASSERT_TRUE(help.ok());
+  EXPECT_TRUE(help->help);
+  for (const ConfigKey& key : TrainKeys()) EXPECT_NE(TrainUsage().find(key.name), std::string::npos) << key.name;
+}
+
+}  // namespace
+}  // namespace ropewalk::mlrunner

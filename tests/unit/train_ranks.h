@@ -1,0 +1,244 @@
+// Ranks of a training as threads of this process: a gang in memory, and sums over its ranks in memory, so that the trainer is tested
+// without a cluster and without sockets. Everything is added in the order of the ranks.
+//
+// Thread rule: one thread calls; it starts and joins the others.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "mlrunner/train/trainer.h"
+#include "tests/unit/temp_folder.h"
+
+namespace ropewalk::mlrunner::testing {
+
+// What the ranks of one gang share.
+class Hall {
+ public:
+  explicit Hall(std::int32_t ranks) : ranks_(ranks) {}
+
+  // A barrier that gives everybody the bytes of all.
+  Result<std::vector<std::string>> Exchange(std::int32_t rank, std::string mine) {
+    std::unique_lock lock(mutex_);
+    std::uint64_t round = round_;
+    given_[rank] = std::move(mine);
+    if (static_cast<std::int32_t>(given_.size()) == ranks_) {
+      results_.clear();
+      for (auto& [from, bytes] : given_) results_.push_back(std::move(bytes));
+      given_.clear();
+      ++round_;
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return round_ > round || lost_; });
+    if (round_ == round) return Lost();
+    return results_;
+  }
+  void Lose() {
+    std::lock_guard lock(mutex_);
+    lost_ = true;
+    changed_.notify_all();
+  }
+  Status Lost() const { return Status(Code::kUnavailable, "COLL20", "a rank is lost"); }
+
+  // The number-th sum that a rank asks for; the last one to ask adds up.
+  void Begin(std::uint64_t number, std::int32_t rank, const collective::CollectiveCall& call) {
+    std::lock_guard lock(mutex_);
+    auto& calls = sums_[number];
+    calls[rank] = {call, std::string(call.name)};
+    if (static_cast<std::int32_t>(calls.size()) < ranks_) return;
+    const auto& first = calls.at(0);
+    for (const auto& [from, other] : calls) {
+      EXPECT_EQ(other.name, first.name) << "sum " << number << " of rank " << from;
+      EXPECT_EQ(other.call.count, first.call.count);
+    }
+    if (first.call.dtype == Dtype::kF64) {
+      Add<double>(calls);
+    } else {
+      Add<float>(calls);
+    }
+    sums_.erase(number);
+    done_.push_back(number);
+    changed_.notify_all();
+  }
+  bool IsDone(std::uint64_t number) {
+    std::lock_guard lock(mutex_);
+    return std::find(done_.begin(), done_.end(), number) != done_.end();
+  }
+  Status Wait(std::uint64_t number) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return lost_ || std::find(done_.begin(), done_.end(), number) != done_.end(); });
+    return std::find(done_.begin(), done_.end(), number) != done_.end() ? Status() : Lost();
+  }
+
+ private:
+  struct Asked {
+    collective::CollectiveCall call;
+    std::string name;
+  };
+  template <class T>
+  void Add(const std::map<std::int32_t, Asked>& calls) {
+    std::vector<T> sum(static_cast<std::size_t>(calls.at(0).call.count));
+    for (const auto& [rank, asked] : calls) {
+      for (std::size_t i = 0; i < sum.size(); ++i)
+        sum[i] = rank == 0 ? static_cast<const T*>(asked.call.in)[i] : sum[i] + static_cast<const T*>(asked.call.in)[i];
+    }
+    for (const auto& [rank, asked] : calls) std::memcpy(asked.call.out, sum.data(), sum.size() * sizeof(T));
+  }
+
+  std::int32_t ranks_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool lost_ = false;
+  std::uint64_t round_ = 0;
+  std::map<std::int32_t, std::string> given_;
+  std::vector<std::string> results_;
+  std::map<std::uint64_t, std::map<std::int32_t, Asked>> sums_;
+  std::vector<std::uint64_t> done_;
+};
+
+class ThreadGang final : public dag::GangContext {
+ public:
+  ThreadGang(std::int32_t rank, std::int32_t ranks, Hall* hall, std::string machine)
+      : rank_(rank), ranks_(ranks), hall_(hall), machine_(std::move(machine)) {}
+  std::int32_t rank() const override { return rank_; }
+  std::int32_t ranks() const override { return ranks_; }
+  std::uint32_t epoch() const override { return 0; }
+  const std::string& address() const override { return address_; }
+  const std::string& machine() const override { return machine_; }
+  Result<std::vector<std::string>> Exchange(std::string mine) override { return hall_->Exchange(rank_, std::move(mine)); }
+  void OnLost(std::function<void(const Status&)> lost) override { on_lost = std::move(lost); }
+  void Report(std::string line) override { lines.push_back(std::move(line)); }
+
+  std::vector<std::string> lines;
+  std::function<void(const Status&)> on_lost;  // what the program gave, as of now
+
+ private:
+  std::int32_t rank_, ranks_;
+  Hall* hall_;
+  std::string address_ = "127.0.0.1", machine_;
+};
+
+// Sums in memory. `sums` false: each rank keeps its own, as if nothing were exchanged (for controls that must fail).
+class ThreadCommunicator final : public collective::Communicator {
+ public:
+  ThreadCommunicator(std::int32_t rank, std::int32_t ranks, Hall* hall, bool sums) : rank_(rank), ranks_(ranks), hall_(hall), sums_(sums) {}
+  std::int32_t rank() const override { return rank_; }
+  std::int32_t ranks() const override { return ranks_; }
+  bool shares_memory() const override { return true; }
+  Result<char*> Allocate(std::size_t bytes) override {
+    owned_.emplace_back(static_cast<char*>(aligned_alloc(64, (bytes + 63) / 64 * 64)), &free);
+    return owned_.back().get();
+  }
+  void Free(char*) override {}
+  Status Run(const collective::CollectiveCall& call) override {
+    ASSIGN_OR_RETURN(collective::Handle handle, Submit(call, {}));
+    return Wait(handle);
+  }
+  Result<collective::Handle> Submit(const collective::CollectiveCall& call, const collective::SubmitOptions&) override {
+    auto number = std::make_shared<std::uint64_t>(next_++);
+    if (sums_) {
+      hall_->Begin(*number, rank_, call);
+    } else {
+      std::memcpy(call.out, call.in, static_cast<std::size_t>(call.count) * SizeOf(call.dtype));
+    }
+    return collective::Handle(number, reinterpret_cast<collective::Submission*>(number.get()));
+  }
+  Status Wait(const collective::Handle& handle) override { return sums_ ? hall_->Wait(NumberOf(handle)) : Status(); }
+  bool IsDone(const collective::Handle& handle) const override { return !sums_ || hall_->IsDone(NumberOf(handle)); }
+  void Abort(const Status&) override { hall_->Lose(); }
+  std::uint64_t steps() const override { return next_; }
+
+ private:
+  static std::uint64_t NumberOf(const collective::Handle& handle) { return *reinterpret_cast<const std::uint64_t*>(handle.get()); }
+  std::int32_t rank_, ranks_;
+  Hall* hall_;
+  bool sums_;
+  std::uint64_t next_ = 0;
+  std::vector<std::unique_ptr<char, decltype(&free)>> owned_;
+};
+
+struct RankResult {
+  Status status;
+  TrainSummary summary;        // of rank 0
+  std::vector<double> losses;  // of each step
+  std::vector<OpTime> times;   // of the last step
+  std::vector<std::string> lines;
+};
+
+enum class Sums { kInMemory, kNone, kSharedMemory, kTcp };  // the last two: the real communicator
+
+struct RunOptions {
+  Sums sums = Sums::kInMemory;
+  storage::FileSystem* files = nullptr;
+  std::function<void(ThreadGang& gang, std::int64_t step)> on_step;  // on the rank's thread
+};
+
+// The job on `ranks` threads; one result a rank.
+inline std::vector<RankResult> TrainOnThreads(const TrainJob& job, std::int32_t ranks, const RunOptions& options = {}) {
+  Hall hall(ranks);
+  std::vector<RankResult> results(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (std::int32_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      RankResult& result = results[static_cast<std::size_t>(rank)];
+      ThreadGang gang(rank, ranks, &hall, options.sums == Sums::kTcp ? "machine" + std::to_string(rank) : "here");
+      TrainHooks hooks;
+      hooks.files = options.files;
+      hooks.times = &result.times;
+      hooks.on_step = [&](std::int64_t step, double loss) {
+        result.losses.push_back(loss);
+        if (options.on_step) options.on_step(gang, step);
+      };
+      if (options.sums == Sums::kInMemory || options.sums == Sums::kNone)
+        hooks.connect = [&](dag::GangContext&,
+                            const collective::CommunicatorOptions&) -> Result<std::unique_ptr<collective::Communicator>> {
+          return std::unique_ptr<collective::Communicator>(
+              std::make_unique<ThreadCommunicator>(rank, ranks, &hall, options.sums == Sums::kInMemory));
+        };
+      Result<std::string> bytes = std::string();
+      try {
+        bytes = TrainRank(gang, job, hooks);
+      } catch (const std::exception& error) {  // as the border around a task does
+        bytes = Status(Code::kUserError, "TEST01", error.what());
+      }
+      result.lines = gang.lines;
+      EXPECT_FALSE(gang.on_lost) << "a function is left that points to what is gone";
+      if (!bytes.ok()) {
+        result.status = bytes.status();
+        hall.Lose();
+      } else if (rank == 0) {
+        auto summary = DecodeTrainSummary(*bytes);
+        EXPECT_TRUE(summary.ok());
+        if (summary.ok()) result.summary = *summary;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+// A job from "section.key=value" settings.
+inline TrainJob JobOf(const std::vector<std::string>& settings) {
+  Config config(TrainKeys());
+  for (const std::string& setting : settings) {
+    Status status = ApplySetting(&config, setting);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+  auto job = ReadTrainJob(config);
+  EXPECT_TRUE(job.ok()) << job.status().ToString();
+  return job.ok() ? *job : TrainJob();
+}
+
+}  // namespace ropewalk::mlrunner::testing

@@ -1,0 +1,186 @@
+// Several ranks train what one rank trains: the same losses, sums that begin while backward goes on, and controls that must differ.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <stdexcept>
+
+#include "base/random.h"
+#include "mlrunner/graph/ops.h"
+#include "tests/unit/train_ranks.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+using testing::JobOf;
+using testing::RankResult;
+using testing::TrainOnThreads;
+
+// A text in which the next character can be learned.
+std::string MakeText(const std::string& folder) {
+  std::string path = folder + "/text", text;
+  Random random(5);
+  for (int i = 0; i < 400; ++i) text += random.OneIn(2) ? "the cat sat. " : "a dog ran! ";
+  std::ofstream(path) << text;
+  return path;
+}
+
+void ExpectFine(const std::vector<RankResult>& results) {
+  for (const RankResult& result : results) ASSERT_TRUE(result.status.ok()) << result.status.ToString();
+}
+
+class TrainRanks : public ::testing::Test {
+ protected:
+  std::vector<std::string> Gpt(const std::string& dtype, int steps, std::vector<std::string> more = {}) {
+    std::vector<std::string> settings = {"model.kind=gpt",
+                                         "model.layers=1",
+                                         "model.width=8",
+                                         "model.heads=2",
+                                         "model.length=6",
+                                         "data.kind=text",
+                                         "data.path=" + text_,
+                                         "train.batch=8",
+                                         "train.steps=" + std::to_string(steps),
+                                         "train.dtype=" + dtype,
+                                         "train.bucket_bytes=512",
+                                         "optimizer.kind=adamw",
+                                         "optimizer.learning_rate=0.01",
+                                         "train.threads=1"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  }
+  static std::vector<std::string> Mlp(const std::string& dtype, int steps, std::vector<std::string> more = {}) {
+    std::vector<std::string> settings = {"model.hidden=24",
+                                         "data.samples_max=301",
+                                         "train.batch=32",
+                                         "train.steps=" + std::to_string(steps),
+                                         "train.dtype=" + dtype,
+                                         "train.bucket_bytes=8K",
+                                         "optimizer.learning_rate=0.02",
+                                         "train.threads=1"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  }
+  testing::TempFolder folder_;
+  std::string text_ = MakeText(folder_.path());
+};
+
+double WorstDifference(const std::vector<double>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max(worst, std::fabs(a[i] - b[i]) / std::fabs(b[i]));
+  return worst;
+}
+
+TEST_F(TrainRanks, FourRanksAreOneInFloat64) {
+  TrainJob job = JobOf(Gpt("f64", 100));
+  auto one = TrainOnThreads(job, 1), four = TrainOnThreads(job, 4);
+  ExpectFine(one);
+  ExpectFine(four);
+  ASSERT_EQ(one[0].losses.size(), 100u);
+  EXPECT_LE(WorstDifference(four[0].losses, one[0].losses), 1e-9);
+  EXPECT_LT(one[0].losses.back(), .8 * one[0].losses.front());  // it is a training, not a standstill
+  for (int rank = 1; rank < 4; ++rank) EXPECT_EQ(four[rank].losses, four[0].losses);
+  // Counted exactly over ranks of unequal shares.
+  EXPECT_EQ(four[0].summary.held_out_labels, one[0].summary.held_out_labels);
+  EXPECT_EQ(four[0].summary.held_out_hits, one[0].summary.held_out_hits);
+  EXPECT_NEAR(four[0].summary.held_out_loss, one[0].summary.held_out_loss, 1e-9);
+}
+
+TEST_F(TrainRanks, RanksAreOneInFloat32) {
+  for (bool mlp : {false, true}) {
+    TrainJob job = JobOf(mlp ? Mlp("f32", 10) : Gpt("f32", 10));
+    auto one = TrainOnThreads(job, 1);
+    ExpectFine(one);
+    for (std::int32_t ranks : mlp ? std::vector<std::int32_t>{3} : std::vector<std::int32_t>{2, 3, 4}) {
+      auto many = TrainOnThreads(job, ranks);
+      ExpectFine(many);
+      ASSERT_EQ(many[0].losses.size(), 10u);
+      // 301 samples in batches of 32: the last batch of an epoch has 13, and no number of ranks here divides it.
+      EXPECT_LE(WorstDifference(many[0].losses, one[0].losses), 1e-5) << ranks;
+      EXPECT_EQ(many[0].summary.held_out_labels, one[0].summary.held_out_labels);
+    }
+  }
+}
+
+TEST_F(TrainRanks, AsManyRanksAsABatchHasSamplesAndMore) {
+  TrainJob job = JobOf(Gpt("f64", 12, {"train.batch=3"}));
+  auto one = TrainOnThreads(job, 1), four = TrainOnThreads(job, 4);
+  ExpectFine(one);
+  ExpectFine(four);
+  EXPECT_LE(WorstDifference(four[0].losses, one[0].losses), 1e-9);
+}
+
+// The same bits over the real communicator: what is deterministic is the sum in the order of the ranks.
+TEST_F(TrainRanks, OverSharedMemoryAndTcpWithTheSameBits) {
+  TrainJob job = JobOf(Gpt("f32", 20));
+  for (std::int32_t ranks : {2, 3}) {
+    auto expected = TrainOnThreads(job, ranks);
+    ExpectFine(expected);
+    for (testing::Sums sums : {testing::Sums::kSharedMemory, testing::Sums::kTcp}) {
+      auto real = TrainOnThreads(job, ranks, {.sums = sums});
+      ExpectFine(real);
+      EXPECT_EQ(real[0].losses, expected[0].losses);
+      EXPECT_EQ(real[1].losses, expected[0].losses);
+      EXPECT_EQ(real[0].summary.held_out_loss, expected[0].summary.held_out_loss);
+    }
+  }
+}
+
+// A rank that gives up frees the others, with a status that says so.
+TEST_F(TrainRanks, ARankThatFailsFreesTheOthers) {
+  TrainJob job = JobOf(Gpt("f32", 1000));
+  for (testing::Sums sums : {testing::Sums::kSharedMemory, testing::Sums::kTcp}) {
+    auto results = TrainOnThreads(job, 3, {.sums = sums, .on_step = [](testing::ThreadGang& gang, std::int64_t step) {
+                                             if (gang.rank() == 1 && step == 3) throw std::runtime_error("user code");
+                                           }});
+    for (std::int32_t rank : {0, 2}) {
+      EXPECT_EQ(results[rank].status.code(), Code::kUnavailable) << results[rank].status.ToString();
+      EXPECT_LE(results[rank].losses.size(), 5u);
+    }
+  }
+}
+
+// Without the sums the ranks drift apart: the equality above is theirs.
+TEST_F(TrainRanks, WithoutSumsTheRanksDiffer) {
+  TrainJob job = JobOf(Gpt("f64", 30));
+  auto one = TrainOnThreads(job, 1), lonely = TrainOnThreads(job, 2, {.sums = testing::Sums::kNone});
+  ExpectFine(one);
+  ExpectFine(lonely);
+  EXPECT_NE(lonely[0].losses, lonely[1].losses);
+  // Each has half of the weights, so both are compared with the whole.
+  EXPECT_GT(WorstDifference(lonely[0].losses, one[0].losses), 1e-3);
+}
+
+TEST_F(TrainRanks, ACancelledTrainingEndsAtTheNextStep) {
+  auto result = TrainOnThreads(JobOf(Gpt("f32", 1000)), 1, {.on_step = [](testing::ThreadGang& gang, std::int64_t step) {
+                                 if (step == 4) gang.on_lost(Status(Code::kCancelled, "JOB04", "the job was cancelled"));
+                               }});
+  EXPECT_EQ(result[0].status.code(), Code::kCancelled) << result[0].status.ToString();
+  EXPECT_EQ(result[0].losses.size(), 5u);
+}
+
+// The first bucket's sum is begun before backward ends, the last one's after it; all are waited for in updates.
+TEST_F(TrainRanks, SumsBeginBeforeBackwardEnds) {
+  auto results = TrainOnThreads(JobOf(Mlp("f32", 3, {"model.hidden=64, 64", "train.bucket_bytes=1K"})), 2);
+  ExpectFine(results);
+  const std::vector<OpTime>& times = results[0].times;
+  std::int64_t backward_ends = 0, first_begins = 0, last_begins = 0, first_waited = 0;
+  int sums = 0;
+  for (const OpTime& time : times) {
+    const Op& op = *time.op;
+    if (op.def == &kAllReduce && op.half == Half::kStart) {
+      if (sums++ == 0) first_begins = time.begin_ns;
+      last_begins = time.begin_ns;
+    }
+    if (op.def == &kAllReduce && op.half == Half::kDone && first_waited == 0) first_waited = time.begin_ns;
+    if (op.def == &kMatMul && op.provenance.phase == Phase::kBackward) backward_ends = std::max(backward_ends, time.end_ns);
+  }
+  ASSERT_GE(sums, 3);
+  EXPECT_LT(first_begins, backward_ends);
+  EXPECT_GT(last_begins, backward_ends);
+  EXPECT_GT(first_waited, backward_ends);
+}
+
+}  // namespace
+}  // namespace ropewalk::mlrunner
