@@ -6,7 +6,7 @@ CTEST := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOB
 .PHONY: help deps configure build demo test test-long bench format sim clean
 
 help:
-	@echo "make demo       install packages, build, word count and sort over 64 MiB of licence texts"
+	@echo "make demo       install packages, build, word count and sort over 64 MiB of licence texts, Fashion-MNIST on 2 ranks"
 	@echo "make test       install packages, build, run the tests"
 	@echo "make test-long  the same with the long tests, then under ASan with UBSan, then under TSan"
 	@echo "make build      packages and build only          make sim     the simulation tests only"
@@ -24,7 +24,7 @@ build: configure
 	cmake --build $(BUILD) -j $(JOBS)
 
 demo: configure
-	cmake --build $(BUILD) -j $(JOBS) --target ropewalk ropewalk-jobs
+	cmake --build $(BUILD) -j $(JOBS) --target ropewalk ropewalk-jobs ropewalk-train
 	@deploy/demo.sh $(BUILD)
 
 # The list of skipped tests is compared with tests/skipped.txt even when tests failed, but the tests' own verdict comes first.

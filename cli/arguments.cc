@@ -127,6 +127,11 @@ class Parser {
           "`ropewalk " +
           app->get_name() + " wordcount --help` tells more. The flags above may also follow JOB.");
     }
+    // Its own program knows its flags and tells its help.
+    CLI::App* train = Verb(&app_, "train", "train a model: in this process, or with --master on a cluster");
+    train->prefix_command();
+    train->set_help_flag();
+    Client(train);
     ForJob(run, "--threads", "ROPEWALK_THREADS", "N", "cores to use (all)");
     ForJob(run, "--memory", "ROPEWALK_MEMORY", "BYTES", "memory for shuffled data, like 2G; more goes to disk");
     Client(submit);

@@ -71,6 +71,14 @@ Status TakeFlags(std::vector<std::string>* args, std::vector<std::pair<std::stri
   return {};
 }
 
+// `train` runs in this process unless a flag names a master; one in the environment is for `submit`.
+bool NamesMaster(const Invocation& invocation) {
+  return std::any_of(invocation.flags.begin(), invocation.flags.end(),
+                     [](const ConfigEntry& flag) { return flag.origin == "flag --master"; }) ||
+         std::any_of(invocation.launch.begin(), invocation.launch.end(),
+                     [](const std::string& arg) { return arg.substr(0, arg.find('=')) == "--master"; });
+}
+
 bool IsFile(const std::string& path) {
   struct stat info;
   return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
@@ -100,9 +108,11 @@ Status CheckExecutable(const std::string& path) {
 }  // namespace
 
 Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, const std::string& jobs_binary) {
-  const bool cluster = invocation.verb == "submit";
+  const bool train = invocation.verb == "train";
+  const bool cluster = invocation.verb == "submit" || (train && NamesMaster(invocation));
   const std::string self = "ropewalk " + invocation.verb;
   std::vector<std::string> args = invocation.launch;
+  if (train) args.insert(args.begin(), "train");
   if (args.empty())
     return Status(Code::kInvalid, "CLI02", self + ": which job?", "",
                   "`" + self + " wordcount INPUT... -o OUT`, or the path of your executable");
@@ -135,13 +145,17 @@ Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, co
     for (const char* variable : {"ROPEWALK_MASTER", "ROPEWALK_DETACH"}) launch.environment.emplace_back(variable, "");
     for (const auto& [variable, value] : after_name) {
       if (variable == "ROPEWALK_MASTER" || variable == "ROPEWALK_DETACH" || variable == "ROPEWALK_TOKEN_FILE")
-        return Status(Code::kInvalid, "CLI02", "ropewalk run has no master", "it runs the job in this process", "use `ropewalk submit`");
+        return Status(Code::kInvalid, "CLI02", self + " has no master", "it runs the job in this process",
+                      train ? "name it: --master HOST:PORT" : "use `ropewalk submit`");
     }
   }
   launch.environment.insert(launch.environment.end(), after_name.begin(), after_name.end());
 
   bool built_in = std::find(BuiltIns().begin(), BuiltIns().end(), name) != BuiltIns().end();
-  if (built_in) {
+  if (train) {
+    launch.path = jobs_binary;
+    launch.argv = {self};
+  } else if (built_in) {
     launch.path = jobs_binary;
     launch.argv = {self, name};  // what the user typed is what help, `ps` and executors' command lines show
   } else {
@@ -161,16 +175,16 @@ Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, co
   return launch;
 }
 
-Result<std::string> FindJobsBinary() {
+Result<std::string> FindJobsBinary(const std::string& name) {
   char self[PATH_MAX];
   ssize_t length = readlink("/proc/self/exe", self, sizeof self);
   std::string folder(self, static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
   folder.resize(folder.rfind('/') == std::string::npos ? 0 : folder.rfind('/'));
-  for (const char* place : {"/ropewalk-jobs", "/../libexec/ropewalk/ropewalk-jobs"})
-    if (IsFile(folder + place)) return folder + place;
+  for (const char* place : {"/", "/../libexec/ropewalk/"})
+    if (IsFile(folder + place + name)) return folder + place + name;
   return Status(Code::kNotFound, "CLI05", "the built-in jobs are not installed",
-                "no ropewalk-jobs in " + QuotedPath(folder) + " or ../libexec/ropewalk",
-                "install the whole package, or build the target ropewalk-jobs");
+                "no " + name + " in " + QuotedPath(folder) + " or ../libexec/ropewalk",
+                "install the whole package, or build the target " + name);
 }
 
 Status Exec(const Launch& launch) {

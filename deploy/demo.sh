@@ -1,5 +1,6 @@
 #!/bin/bash
-# The demo: word count and sort over text that every Debian has, its licence texts, repeated to 64 MiB. May be run again and again.
+# The demo: word count and sort over text that every Debian has, its licence texts, repeated to 64 MiB; then two ranks learn Fashion-MNIST.
+# May be run again and again.
 # usage: demo.sh BUILD_FOLDER
 set -euo pipefail
 build=$(cd "$1" && pwd)
@@ -45,3 +46,8 @@ echo "Output: $demo/wordcount/part-*"
 run sort
 cat "$demo"/sort/part-* | LC_ALL=C sort -c
 echo "$(cat "$demo"/sort/part-* | wc -l) lines, in byte order (sort -c agrees). Output: $demo/sort/part-*"
+
+echo
+echo "\$ ropewalk train examples/train/fashion_mnist.toml --ranks 2"
+"$build/bin/ropewalk" train "$(dirname "$0")/../examples/train/fashion_mnist.toml" --ranks 2
+echo "Each rank took half of every batch; their gradients were summed while backward went on (docs/training.md)."

@@ -78,9 +78,10 @@ int main(int argc, char** argv) {
   words.push_back(nullptr);
   int count = static_cast<int>(words.size()) - 1;
   Job job = Init(count, words.data());
+  // What a program says is wrong will most likely be wrong again; a rank that crashed deserves another try.
   Result<std::string> result = RunGang(job, "train", static_cast<std::uint32_t>(train.ranks),
-                                       [train](GangContext& gang) { return mlrunner::TrainRank(gang, train); });
-  if (!result.ok()) return ExitCode(result.status().code());
+                                       [train](GangContext& gang) { return mlrunner::TrainRank(gang, train); }, {.attempts_max = 2});
+  if (!result.ok()) job.context().Fail(result.status());
   Result<mlrunner::TrainSummary> summary = mlrunner::DecodeTrainSummary(*result);
   if (!summary.ok()) {
     job::PrintError(summary.status(), WantsJson() ? job::OutputForm::kJson : job::OutputForm::kTable);

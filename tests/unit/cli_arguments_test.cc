@@ -159,6 +159,24 @@ TEST_F(LaunchTest, BuiltInJobsGetTheirArguments) {
       << "verbs of ours are names there";
 }
 
+// It is here unless a flag names a master; what is not ours goes to its program, help too.
+TEST_F(LaunchTest, TrainIsAJobOfItsOwnProgram) {
+  EXPECT_EQ(Argv({"train", "job.toml", "--ranks", "2", "--set", "train.batch=8"}),
+            (Args{"ropewalk train", "job.toml", "--ranks", "2", "--set", "train.batch=8"}));
+  EXPECT_EQ(Argv({"train", "--help"}), (Args{"ropewalk train", "--help"}));
+  EXPECT_EQ(Argv({"train"}), (Args{"ropewalk train"}));
+  EXPECT_EQ(Argv({"train", "--ranks", "2", "job.toml"}), (Args{"ropewalk train", "--ranks", "2", "job.toml"}));
+  EXPECT_EQ(Environment({"train", "job.toml"})["ROPEWALK_MASTER"], "");
+  for (const Args& args : {Args{"train", "--master", "m:1", "job.toml", "--detach"},
+                           {"train", "job.toml", "--master", "m:1", "--detach"},
+                           {"train", "job.toml", "--master=m:1", "--detach"}}) {
+    EXPECT_EQ(Environment(args)["ROPEWALK_MASTER"], "m:1");
+    EXPECT_EQ(Environment(args)["ROPEWALK_DETACH"], "1");
+    EXPECT_EQ(Argv(args), (Args{"ropewalk train", "job.toml"}));
+  }
+  EXPECT_EQ(Plan({"train", "job.toml", "--detach"}).status().tag(), "CLI02");
+}
+
 TEST_F(LaunchTest, FlagsBeforeAndAfterTheNameMeanTheSame) {
   for (const Args& args : {Args{"run", "--threads", "2", "--memory", "1G", "--name", "n", "sort", "in"},
                            {"run", "sort", "--threads=2", "in", "--memory", "1G", "--name", "n"}}) {

@@ -1,0 +1,81 @@
+// `ropewalk train` with real processes: here and on a cluster, with the same numbers; a rank that is killed in the middle.
+#include "tests/cluster/cluster.h"
+
+namespace ropewalk::cluster {
+namespace {
+
+// A training of a second or two whose numbers do not depend on where it runs.
+constexpr const char* kJob =
+    "[model]\nhidden = [32]\n[data]\nsamples_max = 6000\n[train]\nbatch = 60\nepochs = 3\nthreads = 1\n"
+    "[optimizer]\nlearning_rate = 0.03\n";
+
+class Train : public testing::Test {
+ protected:
+  Train() : cluster_({.workers = 2, .slots = 1}) { std::ofstream(cluster_.dir() / "job.toml") << kJob; }
+
+  std::vector<std::string> Call(std::vector<std::string> more, bool on_cluster) {
+    std::vector<std::string> argv = {Binary("ropewalk"), "train", "job.toml", "--ranks", "2", "--output", "json"};
+    if (on_cluster) argv.insert(argv.end(), {"--master", cluster_.address(), "--token-file", cluster_.token_file()});
+    argv.insert(argv.end(), more.begin(), more.end());
+    return argv;
+  }
+  std::unique_ptr<Process> Start(std::vector<std::string> more, bool on_cluster) {
+    return std::make_unique<Process>(Process::Options{Call(std::move(more), on_cluster),
+                                                      {"HOME=" + (cluster_.dir() / "home").string()},
+                                                      cluster_.dir(),
+                                                      cluster_.dir() / ("train" + std::to_string(calls_++))});
+  }
+  // The number after "name": in the line that it ends with; -1: there is none.
+  static double Number(const std::string& json, const std::string& name) {
+    std::size_t at = json.find("\"" + name + "\":");
+    return at == std::string::npos ? -1 : std::strtod(json.c_str() + at + name.size() + 3, nullptr);
+  }
+
+  Cluster cluster_;
+  int calls_ = 0;
+};
+
+TEST_F(Train, HereAndOnAClusterWithTheSameNumbers) {
+  auto here = Start({}, false);
+  ASSERT_EQ(here->Wait(), 0) << here->err();
+  auto there = Start({}, true);
+  ASSERT_EQ(there->Wait(), 0) << there->err();
+  EXPECT_EQ(Number(here->out(), "steps"), 300);
+  EXPECT_EQ(Number(here->out(), "held_out_labels"), 10'000);
+  EXPECT_GT(Number(here->out(), "held_out_hits"), 7'500);
+  for (const char* name : {"steps", "loss", "held_out_loss", "held_out_hits"})
+    EXPECT_EQ(Number(there->out(), name), Number(here->out(), name)) << name;
+}
+
+TEST_F(Train, AKilledRankGoesOnFromTheCheckpoint) {
+  auto undisturbed = Start({}, false);
+  ASSERT_EQ(undisturbed->Wait(), 0) << undisturbed->err();
+  const fs::path folder = cluster_.dir() / "checkpoints";
+  auto disturbed = Start({"--set", "checkpoint.folder=checkpoints", "--set", "checkpoint.every_steps=20", "--set", "train.epochs=3"}, true);
+  // Behind the first checkpoint and long before the end.
+  ASSERT_TRUE(Eventually([&] { return fs::exists(folder / "step-000000000020.safetensors") || !disturbed->running(); })) << cluster_.Logs();
+  ASSERT_TRUE(Eventually([&] { return cluster_.KillExecutor(1, "--set=train.batch=60") || !disturbed->running(); })) << cluster_.Logs();
+  ASSERT_EQ(disturbed->Wait(60'000), 0) << disturbed->err();
+  EXPECT_GE(Number(disturbed->out(), "resumed_from"), 20) << disturbed->out();
+  for (const char* name : {"steps", "loss", "held_out_loss", "held_out_hits"})
+    EXPECT_EQ(Number(disturbed->out(), name), Number(undisturbed->out(), name)) << name;
+}
+
+TEST_F(Train, MistakesEndWithTheirExitCode) {
+  struct Case {
+    std::vector<std::string> more;
+    int code;
+    const char* tag;
+  };
+  for (const Case& c :
+       {Case{{"--set", "train.bath=1"}, 2, "SPEC01"}, Case{{"--set", "train.batch=0"}, 2, "SPEC02"}, Case{{"--rank", "3"}, 2, "TRAIN03"},
+        Case{{"--set", "data.path=nowhere"}, 3, "DATA02"}, Case{{"--set", "optimizer.learning_rate=1e5"}, 1, "TRAIN01"}}) {
+    auto run = Start(c.more, false);
+    EXPECT_EQ(run->Wait(), c.code) << c.tag << run->err();
+    EXPECT_NE(run->err().find(c.tag), std::string::npos) << run->err();
+    EXPECT_EQ(run->out(), "") << c.tag;
+  }
+}
+
+}  // namespace
+}  // namespace ropewalk::cluster
