@@ -91,6 +91,7 @@ std::string JobJson(const wire::JobState& job, std::int64_t now_us) {
   out.Number("submitted_us", job.submitted_us()).Number("started_us", job.started_us()).Number("finished_us", job.finished_us());
   if (std::optional<std::int64_t> ms = RunningMs(job, now_us)) out.Number("duration_ms", *ms);
   out.Number("main_exit", job.main_exit()).Number("action", static_cast<std::int64_t>(job.action())).Text("action_name", job.action_name());
+  if (!job.note().empty()) out.Text("note", job.note());
   std::vector<std::string> reasons;
   for (const std::string& reason : job.pending_reasons()) reasons.push_back(JsonString(reason));
   out.Raw("stages", StagesJson(job.stages())).Raw("pending_reasons", JsonArray(reasons));
@@ -133,6 +134,7 @@ std::string ShowJob(const wire::JobState& job, job::OutputForm form, std::int64_
                     HumanTime(job.started_us()) + "\nfinished   " + HumanTime(job.finished_us()) + "\ntime       " +
                     RunningTime(job, now_us) + "\n";
   if (job.action() != 0) out += "action     " + std::to_string(job.action()) + "  " + EscapeForLog(job.action_name()) + "\n";
+  if (!job.note().empty()) out += "rank 0     " + EscapeForLog(job.note()) + "\n";
   for (const std::string& reason : job.pending_reasons()) out += "waits for  " + EscapeForLog(reason) + "\n";
   if (job.stages_size() > 0) out += "\n" + StagesTable(job.stages());
   Status end = IsOver(job) ? EndOf(job) : Status();

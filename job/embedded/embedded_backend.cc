@@ -30,8 +30,9 @@ namespace {
 constexpr WorkerId kWorker{1};
 constexpr int kProgressMs = 100;
 constexpr std::uint64_t kPagesMin = 32ull << 20;
-constexpr std::uint32_t kRanksMax = 64;  // threads that share this machine's processors: to try out what a cluster will run
-constexpr int kCancelMs = 10'000;        // a task looks once a batch; one that does not is the user's endless loop
+constexpr scheduler::TimeMs kRankEndMs = 30'000;  // of a lost gang: nothing can stop one but itself, so it may finish a long step
+constexpr std::uint32_t kRanksMax = 64;           // threads that share this machine's processors: to try out what a cluster will run
+constexpr int kCancelMs = 10'000;                 // a task looks once a batch; one that does not is the user's endless loop
 
 scheduler::TimeMs NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -41,6 +42,7 @@ scheduler::Options CoreOptions() {
   scheduler::Options options;
   options.outputs_durable = true;  // nothing of one process is lost unless all of it is
   options.gang_slots_min = kRanksMax;
+  options.gang_end_ms = kRankEndMs;
   return options;
 }
 

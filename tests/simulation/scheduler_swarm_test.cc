@@ -152,10 +152,10 @@ TEST_P(PlantedBug, IsFound) {
 INSTANTIATE_TEST_SUITE_P(
     SchedulerSwarm, PlantedBug,
     testing::Values(Planted{"AttemptsReusedAfterRestart", {.reuse_attempts_after_restart = true}, {"attempt number used twice"}},
-                    Planted{
-                        "ActsBeforeTheSync",
-                        {.act_before_sync = true},
-                        {"is gone after a restart", "two values", "two results", "published twice", "mix", "two jobs", "finished twice"}},
+                    Planted{"ActsBeforeTheSync",
+                            {.act_before_sync = true},
+                            {"is gone after a restart", "two values", "two results", "published twice", "mix", "two jobs", "finished twice",
+                             "number of a forming"}},
                     Planted{"PartialRerunOfNondeterministicWork", {.keep_stale_consumers = true}, {"mix"}},
                     Planted{"NoSubmitKey", {.ignore_submit_key = true}, {"one submit key, two jobs"}},
                     Planted{"GangNumbersReusedAfterRestart", {.reuse_gang_epochs = true}, {"the number of a forming was used twice"}},

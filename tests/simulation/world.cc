@@ -134,7 +134,7 @@ void World::CheckFormings(const std::vector<SchedulerAction>& actions) {
     bool whole = places.size() == places.front().ranks;
     for (std::uint32_t rank = 0; whole && rank < places.size(); ++rank) whole = places[rank].rank == rank;
     if (!whole) return Violation("a gang was started in part");
-    if (places.front().epoch > 0) Mark("gang formed anew");
+    if (const auto& [job, stage, epoch] = forming; !seen_[job].gangs.insert(stage).second) Mark("gang formed anew");
   }
 }
 

@@ -115,6 +115,7 @@ class World {
     std::uint64_t launches = 0, unsuccessful = 0, lost_outputs = 0, restarts_cost = 0;
     std::map<std::uint32_t, std::vector<dag::SegmentRef>> reads;        // by attempt
     std::set<std::pair<std::uint32_t, std::uint32_t>> ranks;            // forming, rank
+    std::set<StageId> gangs;                                            // that were formed
     std::map<std::uint32_t, TimeUs> ordered_ms;                         // by attempt: when the master decided to start it
     std::map<std::pair<std::string, SegmentId>, TimeUs> unanswered_ms;  // since when nobody who began later has read it
   };

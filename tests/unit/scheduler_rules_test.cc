@@ -424,7 +424,13 @@ TEST(SchedulerRecords, EveryKindSurvivesTheRoundTrip) {
                                                    3,
                                                    11,
                                                    12,
-                                                   {{1, "a", "plan", true, {{StageId{1}, "S1", 3, 3, 0, 0, 1, 0, 77, {1, 2, 3, 4, 5}}}}}}};
+                                                   {{1, "a", "plan", true, {{StageId{1}, "S1", 3, 3, 0, 0, 1, 0, 77, {1, 2, 3, 4, 5}}}}}},
+                                 CutRecord{JobId{7}, 2, {StageId{1}, StageId{4}}},
+                                 CutsUndoneRecord{JobId{7}},
+                                 GangRecord{JobId{7}, 2, StageId{9}, 4, 1, 70000}};
+  std::set<std::size_t> kinds;
+  for (const Record& record : records) kinds.insert(record.index());
+  EXPECT_EQ(kinds.size(), std::variant_size_v<Record>) << "a kind of record is not tried";
   for (const Record& record : records) {
     std::string bytes = Encode(record);
     Result<Record> decoded = Decode(bytes);

@@ -55,7 +55,9 @@ enum StageOf : std::uint64_t {
   kExits = 7,
   kSaysTwice = 8,
   kVanishes = 9,
-  kTells = 10
+  kTells = 10,
+  kMeets = 11,
+  kMeetsWithTooMuch = 12,
 };
 
 // ---- the executor
@@ -168,6 +170,18 @@ int ExecutorMain(int argc, char** argv) {
         dag::ToWire(id, report.mutable_progress()->mutable_id());
         report.mutable_progress()->mutable_counters()->set_records_in(7);
         report.mutable_progress()->mutable_counters()->set_bytes_in(1000 + id.attempt);
+        report.mutable_progress()->set_line(std::string(1000, 'l'));
+        break;
+      case kMeets:  // for itself, and for an attempt that nobody has ordered
+      case kMeetsWithTooMuch:
+        for (std::uint32_t attempt : {id.attempt + 1000, id.attempt}) {
+          wire::FromExecutor meets;
+          wire::GangExchange* exchange = meets.mutable_gang_exchange();
+          dag::ToWire(TaskAttempt{id.stage, id.task, attempt}, exchange->mutable_id());
+          exchange->set_round(attempt);
+          exchange->set_value(std::string((64u << 10) + (id.stage.value == kMeets ? 0 : 1), 'x'));
+          send(meets);
+        }
         break;
       case kSaysTwice:
         send(report);
@@ -594,6 +608,13 @@ TEST_F(WorkerDaemonTest, WhatExecutorsSayIsChecked) {
   master_->RunTask(2, {StageId{kSaysTwice}, 0, 4});
   master_->TakeFromExecutor(2, wire::FromExecutor::kTaskFinished);
   EXPECT_FALSE(master_->Take([](const wire::FromWorker& m) { return m.has_from_executor(); }, 100));
+  // Ranks speak for themselves, and briefly.
+  master_->RunTask(2, {StageId{kMeets}, 0, 6});
+  EXPECT_EQ(master_->TakeFromExecutor(2, wire::FromExecutor::kGangExchange).gang_exchange().round(), 6u);
+  master_->TakeFromExecutor(2, wire::FromExecutor::kTaskFinished);
+  master_->StartAndGreet(3, "serve", self_);
+  master_->RunTask(3, {StageId{kMeetsWithTooMuch}, 0, 7});
+  EXPECT_EQ(master_->TakeExit(3).reason().tag(), "WORKER20");
   // An attempt that dies after it sealed leaves nothing.
   master_->RunTask(2, {StageId{kVanishes}, 0, 5});
   master_->TakeExit(2);
@@ -697,6 +718,7 @@ TEST_F(WorkerDaemonTest, ProgressOfRunningTasksRidesOnHeartbeats) {
   EXPECT_EQ(dag::FromWire(seen.id()), (TaskAttempt{StageId{kTells}, 2, 1}));
   EXPECT_EQ(seen.counters().records_in(), 7u);
   EXPECT_EQ(seen.counters().bytes_in(), 1001u);
+  EXPECT_EQ(seen.line(), std::string(200, 'l')) << "a line is bounded";
   EXPECT_TRUE(master_->WaitForBeat([](const wire::Heartbeat& b) { return b.progress_size() == 0; })) << "told once";
 }
 
