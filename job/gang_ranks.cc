@@ -199,6 +199,8 @@ void GangRanks::LoseAll(const Status& status) {
   for (const TaskAttempt& id : ids) Lose(id, status);
 }
 
+bool GangRanks::Has(const TaskAttempt& id) const { return impl_->Find(id) != nullptr; }
+
 std::string GangRanks::Line(const TaskAttempt& id) const {
   std::shared_ptr<Rank> rank = impl_->Find(id);
   return rank == nullptr ? "" : rank->line();

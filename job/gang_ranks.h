@@ -41,6 +41,7 @@ class GangRanks {
   void Gathered(StageId stage, std::uint32_t epoch, std::uint64_t round, std::shared_ptr<const std::vector<std::string>> values);
   void Lose(const TaskAttempt& id, const Status& status);
   void LoseAll(const Status& status);
+  bool Has(const TaskAttempt& id) const;
   // What the rank reported last; empty: nothing, or it is no rank.
   std::string Line(const TaskAttempt& id) const;
 

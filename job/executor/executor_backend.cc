@@ -127,7 +127,8 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     Send(message);
   }
 
-  // Tells, once a second, how far each running task is, where that has changed. The worker passes it on with its heartbeat.
+  // Tells, once a second, how far each running task is, where that has changed; of ranks always, since one that falls silent is lost. The
+  // worker passes it on with its heartbeat.
   [[noreturn]] void TellProgress() {
     std::map<TaskAttempt, std::pair<task::TaskCounters, std::string>> told;
     for (;;) {
@@ -136,7 +137,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
       for (const auto& [id, counters] : runner->RunningTasks()) {
         const auto& said = now.emplace(id, std::pair(counters, ranks.Line(id))).first->second;
         auto before = told.find(id);
-        if (before != told.end() && before->second == said) continue;
+        if (before != told.end() && before->second == said && !ranks.Has(id)) continue;
         wire::FromExecutor message;
         dag::ToWire(id, message.mutable_progress()->mutable_id());
         ToWire(counters, message.mutable_progress()->mutable_counters());

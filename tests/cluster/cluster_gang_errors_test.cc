@@ -1,4 +1,4 @@
-// What a gang on real processes says when it cannot go on: too few slots, a program that fails, a rank that does not end.
+// What a gang on real processes says when it cannot go on: too few slots, a program that fails.
 //
 // This binary is also its job (gang_job.h).
 #include "tests/cluster/gang_job.h"
@@ -32,15 +32,6 @@ TEST(ClusterGangErrors, AProgramThatFailsEndsTheJobAtTheThirdForming) {
     EXPECT_NE(err.find("the gang was formed 3 times and a rank failed each time"), std::string::npos) << err;
     EXPECT_EQ(cluster.Epochs(job), (std::vector<std::string>{"0", "1", "2"}));
   }
-}
-
-TEST(ClusterGangErrors, ARankThatDoesNotEndIsEndedWithItsExecutor) {
-  GangCluster cluster({.workers = 2, .slots = 1});
-  auto [client, job] = cluster.Start("stuck", 2);
-  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(cluster.WaitForMark("stuck", "ready", 0, rank)) << client->err();
-  ASSERT_EQ(kill(std::atoi(cluster.Mark("stuck", "ready", 0, 1).c_str()), SIGKILL), 0);
-  EXPECT_EQ(client->Wait(60'000), 0) << client->err();
-  EXPECT_EQ(client->out(), "epoch 1, 2 ranks, sum 1\n");
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ constexpr int kConnectMs = 5'000;
 constexpr std::size_t kDiskQueueMax = 64;  // chunks of artifacts, one for each artifact that is fetched
 constexpr std::int64_t kFirstPauseMs = 50;
 constexpr std::uint32_t kForgetGraceMs = 2'000;  // for executors of a job that is over, and which nobody has told to stop
+constexpr std::int64_t kRankSilentMs = 6'000;    // the others have to be told within 10 s
 constexpr std::int64_t kRegisterMs = 15'000;     // silence that is borne until the master has said its own limit
 
 }  // namespace
@@ -245,7 +246,25 @@ void Daemon::LeaveIfUnneeded() {
   });
 }
 
+// Ranks wait for each other: one that is stopped, or hangs as a whole process, would hold all of them. Its executor says something each
+// second.
+void Daemon::EndSilentRanks() {
+  std::vector<ExecutorId> silent;
+  for (const auto& [id, executor] : executors_) {
+    executor->silent_ms = executor->checks.runs_ranks() ? executor->silent_ms + heartbeat_ms_ : 0;
+    if (executor->silent_ms < kRankSilentMs) continue;
+    executor->silent_ms = 0;
+    silent.push_back(id);
+  }
+  for (ExecutorId id : silent)
+    if (Executor* executor = Find(id))
+      EndExecutor(*executor, Status(Code::kUnavailable, "WORKER36", "an executor on " + options_.name + " fell silent",
+                                    "it runs ranks of a gang and said nothing for " + std::to_string(kRankSilentMs / 1000) + " s",
+                                    "none needed: the gang is formed anew"));
+}
+
 void Daemon::Beat() {
+  EndSilentRanks();
   blocks::StoreStats stats = store_->stats();
   for (const auto& [id, executor] : executors_)
     if (executor->pid != 0 && !executor->process_gone) pss_bytes_max_ = std::max(pss_bytes_max_, PssBytes(executor->pid));

@@ -69,6 +69,7 @@ class Daemon {
     ExecutorChecks checks;
     blocks::UniqueFd cursors;            // read with pread only: the executor could truncate it
     bool stop_ordered = false;           // by the master
+    std::int64_t silent_ms = 0;          // counted in our heartbeats: if we did not run either, it proves nothing
     Status end_reason;                   // set where we ended it by ourselves
     std::uint64_t memory_bytes_max = 0;  // of its control group, or of its data segment
     std::uint64_t memory_kills_before = 0;
@@ -81,7 +82,7 @@ class Daemon {
     std::set<ExecutorId> executors;
     bool forgotten = false;
     std::vector<storage::OutputSpec> discard;  // when the last executor is gone: until then it may write there
-    std::set<std::string> pinned;  // artifacts
+    std::set<std::string> pinned;              // artifacts
   };
 
   Daemon(rpc::EventLoop& loop, WorkerOptions options, JobUser user, std::string token, std::unique_ptr<Spawner> spawner,
@@ -96,6 +97,7 @@ class Daemon {
   void OnMasterFrame(const std::string& payload);
   void OnRegistered(const wire::ToWorker& message);
   void Beat();
+  void EndSilentRanks();
   void CheckSilence();
   void Send(wire::FromWorker* message);
   void TellDrain();

@@ -36,6 +36,7 @@ Result<ExecutorChecks::Verdict> ExecutorChecks::OnMessage(const std::string& pay
     if (at == tasks_.end()) return false;
     *verify = at->second;
     progress_.erase(at->first);
+    ranks_.erase(at->first);
     tasks_.erase(at);
     return true;
   };
@@ -94,7 +95,10 @@ Status ExecutorChecks::OnOrder(const std::string& payload) {
   wire::ToExecutor order;
   if (!order.ParseFromString(payload))
     return Status(Code::kInvalid, "WORKER22", "an order to an executor cannot be read", "", "upgrade this worker");
-  if (order.has_run_task()) tasks_[dag::FromWire(order.run_task().id())] = order.run_task().verify();
+  if (order.has_run_task()) {
+    tasks_[dag::FromWire(order.run_task().id())] = order.run_task().verify();
+    if (order.run_task().has_gang()) ranks_.insert(dag::FromWire(order.run_task().id()));
+  }
   return {};
 }
 

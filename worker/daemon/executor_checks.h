@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -40,6 +41,7 @@ class ExecutorChecks {
   void FreeLeftovers();
 
   bool welcomed() const { return welcomed_; }
+  bool runs_ranks() const { return !ranks_.empty(); }
   bool knows(const TaskAttempt& id) const { return tasks_.count(id) > 0; }
   const std::map<TaskAttempt, bool>& tasks() const { return tasks_; }
 
@@ -49,6 +51,7 @@ class ExecutorChecks {
   bool welcomed_ = false, main_returned_ = false;
   std::uint64_t last_action_ = 0;
   std::map<TaskAttempt, bool> tasks_;  // ordered, not ended -> is it a verifying run
+  std::set<TaskAttempt> ranks_;        // those of them that are ranks of gangs
   std::map<TaskAttempt, Progress> progress_;
 };
 

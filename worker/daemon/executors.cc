@@ -317,6 +317,7 @@ Status Daemon::SetLimits(Executor& executor, SpawnRequest* request) {
 void Daemon::OnExecutorFrame(ExecutorId id, const std::string& payload) {
   Executor* executor = Find(id);
   if (executor == nullptr || !executor->end_reason.ok()) return;
+  executor->silent_ms = 0;
   auto verdict = executor->checks.OnMessage(payload);
   if (!verdict.ok()) {
     LOG(WARNING) << "executor " << id.value << " of " << JobName(executor->job) << ": " << verdict.status().ToString();
