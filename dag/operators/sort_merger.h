@@ -251,10 +251,8 @@ class SortMerger {
       c.left = c.extent.records;
       c.index = c.run->blocks[block].index;
       c.check_hi = hi_.has_value() && block >= c.check_block;
-      if (context_.progress != nullptr) {
-        context_.progress->records_in.fetch_add(c.left, std::memory_order_relaxed);
-        context_.progress->bytes_in.fetch_add(c.extent.bytes.size(), std::memory_order_relaxed);
-      }
+      // Its records are counted as they leave: a block at a border of the range is read by two tasks.
+      if (context_.progress != nullptr) context_.progress->bytes_in.fetch_add(c.extent.bytes.size(), std::memory_order_relaxed);
     }
     return {};
   }
@@ -280,6 +278,7 @@ class SortMerger {
   Status Flush() {
     std::size_t n = std::exchange(batch_count_, 0);
     if (n > 0) {
+      if (context_.progress != nullptr) context_.progress->records_in.fetch_add(n, std::memory_order_relaxed);
       if (context_.Cancelled()) return CancelledStatus(context_);
       RETURN_IF_ERROR(sink_(std::span<const Record>(batch_.data(), n)));
     }

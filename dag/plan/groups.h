@@ -108,14 +108,13 @@ class GroupFunctionStream final : public Stream<View<U>> {
     Scratch<K> scratch;
     std::uint64_t groups = 0;
     auto hand_on = [&](std::span<const View<U>> batch) -> Status {
-      RETURN_IF_ERROR(BeforeBatch(context, 0, 0));
+      RETURN_IF_ERROR(BeforeBatch(context));
       return sink(batch);
     };
     Batcher<U> batcher(hand_on);
     RETURN_IF_ERROR((MergeGroups<K, V>(context, *input, partition, [&](const View<K>& view, Values<V>& values) -> Status {
       if (context.cursor != nullptr) context.cursor->offset.store(groups, std::memory_order_relaxed);
       ++groups;
-      if (context.progress != nullptr) context.progress->records_in.fetch_add(values.count(), std::memory_order_relaxed);
       const K& key = scratch.As(view);
       if constexpr (pipe_internal::GroupResult<Fn, K, V>::kReturns) {
         batcher(fn(key, values));

@@ -132,6 +132,7 @@ class CacheStream final : public Stream<View<T>> {
     for (const SegmentRef& segment : input->segments) {
       ASSIGN_OR_RETURN(std::unique_ptr<ExtentStream> extents, context.blocks->Open(segment, 0, 1));
       RETURN_IF_ERROR(ForEachExtent(*extents, [&](const Extent& extent) -> Status {
+        CountRead(context, extent.records, extent.bytes.size());
         ByteReader reader(AsView(extent.bytes));
         for (std::uint64_t left = extent.records; left > 0;) {
           std::size_t n = std::min<std::uint64_t>(left, kStreamBatchRecords);

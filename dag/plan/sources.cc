@@ -44,7 +44,8 @@ class LineStream final : public Stream<std::string_view> {
                        const BatchSink<std::string_view>& sink) {
     if (batch.lines.empty()) return {};
     std::uint64_t bytes = batch.offsets.back() - batch.offsets.front() + batch.lines.back().size() + 1;
-    RETURN_IF_ERROR(BeforeBatch(context, batch.lines.size(), bytes));
+    CountRead(context, batch.lines.size(), bytes);
+    RETURN_IF_ERROR(BeforeBatch(context));
     if (!context.precise_cursor) {
       Point(context, partition, batch.offsets.front());
       return sink(batch.lines);
@@ -105,7 +106,8 @@ Status StreamFixed(const FilePartitions& files, TaskContext& context, std::uint3
     Status stopped;
     auto hand_on = [&](std::span<const std::byte> bytes, std::uint64_t offset) {
       Point(context, partition, offset);
-      stopped = BeforeBatch(context, bytes.size() / record_bytes, bytes.size());
+      CountRead(context, bytes.size() / record_bytes, bytes.size());
+      stopped = BeforeBatch(context);
       if (stopped.ok()) stopped = consume(bytes);
       return stopped.ok();
     };

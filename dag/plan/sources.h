@@ -71,6 +71,7 @@ class VectorStream final : public Stream<View<T>> {
     while (begin < end) {
       std::size_t n = std::min(kStreamBatchRecords, end - begin);
       for (std::size_t i = 0; i < n; ++i) views[i] = View<T>((*data_)[begin + i]);
+      CountRead(context, n, 0);
       RETURN_IF_ERROR(HandOn<View<T>>(context, {views.get(), n}, &index, sink));
       begin += n;
     }

@@ -52,20 +52,23 @@ Status StopEarly();
 bool IsStopEarly(const Status& status);
 inline Status ForgiveStop(Status status) { return IsStopEarly(status) ? Status() : status; }
 
-// What every source does before it hands on a batch: counts it and looks whether the task was cancelled.
-inline Status BeforeBatch(TaskContext& context, std::uint64_t records, std::uint64_t bytes) {
-  if (context.progress != nullptr) {
-    context.progress->records_in.fetch_add(records, std::memory_order_relaxed);
-    context.progress->bytes_in.fetch_add(bytes, std::memory_order_relaxed);
-  }
+// Counts what a task has read. Each record of an input counts once, where it is read and not where its operator hands something on: what a
+// stage reads is then what the stages before it wrote. ShuffleStream and the merge of a sort count by themselves.
+inline void CountRead(TaskContext& context, std::uint64_t records, std::uint64_t bytes) {
+  if (context.progress == nullptr) return;
+  context.progress->records_in.fetch_add(records, std::memory_order_relaxed);
+  context.progress->bytes_in.fetch_add(bytes, std::memory_order_relaxed);
+}
+// What every source does before it hands on a batch: looks whether the task was cancelled.
+inline Status BeforeBatch(const TaskContext& context) {
   if (context.Cancelled()) return Status(Code::kCancelled, "TASK01", "the task was cancelled");
   return {};
 }
 
 // Hands a batch of records that come from no file on to `sink`; `*index` counts them for the cursor. A retry goes record by record.
 template <class F>
-Status HandOn(TaskContext& context, std::span<const F> batch, std::uint64_t* index, const BatchSink<F>& sink) {
-  RETURN_IF_ERROR(BeforeBatch(context, batch.size(), 0));
+Status HandOn(const TaskContext& context, std::span<const F> batch, std::uint64_t* index, const BatchSink<F>& sink) {
+  RETURN_IF_ERROR(BeforeBatch(context));
   std::size_t step = context.precise_cursor ? 1 : batch.size();
   for (std::size_t at = 0; at < batch.size(); at += step) {
     if (context.cursor != nullptr) context.cursor->offset.store(*index, std::memory_order_relaxed);

@@ -37,6 +37,10 @@ class LocalBackend final : public Backend {
   std::uint64_t tasks_run = 0;
   std::map<std::string, std::string> once_values;
   RecordCursor cursor;  // of the last failed task
+  struct Counted {
+    std::uint64_t records_in = 0, records_out = 0;
+  };
+  std::map<StageId, std::map<std::uint32_t, Counted>> counted;  // of each task's attempt that was kept
   testing::FakeBlocks blocks;
   testing::FakeSpill spill;
 
@@ -196,6 +200,7 @@ class LocalBackend final : public Backend {
       hash = result.content_hash;
       // Files: the last attempt wins and is the only one that may be kept; values and segments are equal anyway.
       *kept = std::move(result);
+      counted[stage.id][task] = {progress.records_in, progress.records_out};
       ++run;
     }
     return {};
