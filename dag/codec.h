@@ -138,6 +138,20 @@ struct Storable {
   static constexpr bool value = Compute();
 };
 
+// Whether values of the type, and those inside it, can be made before they are read.
+template <class T>
+constexpr bool HasDefaults() {
+  if constexpr (kIsMap<T>) {
+    return HasDefaults<typename T::key_type>() && HasDefaults<typename T::mapped_type>();
+  } else if constexpr (kIsSet<T> || kIs<T, std::vector> || kIs<T, std::optional>) {
+    return HasDefaults<typename T::value_type>();
+  } else {
+    return std::is_default_constructible_v<T>;
+  }
+}
+template <class T>
+inline constexpr bool kHasDefaults = HasDefaults<T>();
+
 // Bytes of an object that are its value and nothing else: no padding. Wider than kIsRaw by floats.
 template <class T>
 constexpr bool HasPlainBytes();

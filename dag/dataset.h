@@ -340,6 +340,8 @@ class Dataset : public DatasetBase {
   // Integers sum to int64_t or uint64_t, floats to double; other types by operator+, from T{}.
   auto Sum(Site site = Site::Here()) const {
     using S = SumOf<Owned<T>>;
+    static_assert(!std::is_same_v<Owned<T>, std::string>,
+                  "Sum: the records are text; turn them into numbers first (Map with std::from_chars), or join them with Reduce");
     static_assert(
         requires(const S& a, const Owned<T>& b) {
           { a + b } -> std::convertible_to<S>;
@@ -379,6 +381,19 @@ class Dataset : public DatasetBase {
   // copyable and hold no padding). The reverse of ReadRecords where all records have one size. Otherwise as WriteText.
   void WriteRecords(const std::string& folder, WriteOptions options = {}, Site site = Site::Here()) const {
     Write<BytesSink<Owned<T>>>("WriteRecords", folder, options, site);
+  }
+
+  // What a loop over a dataset asks for: the records are not here.
+  template <class Never = T>
+  auto begin() const {
+    static_assert(
+        !std::is_same_v<Never, T>,
+        "a dataset cannot be looped over: its records are not in this process; `for (const auto& x : data.Collect())`, or Take(n)");
+    return static_cast<const Never*>(nullptr);
+  }
+  template <class Never = T>
+  const Never* end() const {
+    return nullptr;
   }
 
   // ---- for operators ---------------------------------------------------------------------------------------------------------------
@@ -421,6 +436,9 @@ class Dataset : public DatasetBase {
         Storable<U>,
         "this operation stores or sends records, and Ropewalk cannot encode their type: use arithmetic types, enums, std::string, "
         "pair, tuple, array, vector, optional, map, set, structs of such, or give the type RopewalkEncode and RopewalkDecode");
+    static_assert(!Storable<U> || codec_internal::kHasDefaults<U>,
+                  "a record that is stored or sent needs a default constructor: it is made empty, and then read into; give the class one "
+                  "(Point() = default;)");
   }
   static constexpr void CheckPair() {
     static_assert(pipe_internal::Pairlike<T>,

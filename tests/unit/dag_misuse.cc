@@ -20,6 +20,11 @@ struct Opaque {
   virtual ~Opaque() = default;
 };
 
+struct Whole {  // bytes of its own, but no default constructor
+  explicit Whole(int n) : n(n) {}
+  int n;
+};
+
 struct Longer {
   int n = 0;
   std::string text{};
@@ -41,6 +46,8 @@ void Fine(Session& job) {
   lines.Map([](std::string_view line) { return Opaque(int(line.size())); }).Map([](const Opaque&) { return 1; }).Sum();
   lines.FlatMap(Words).CountByKey().WriteText("out");
   lines.Map([](std::string_view line) { return std::pair(line, 1); }).ReduceByKey(std::plus<>()).Count();
+  // Nor need those that are not stored have a default constructor.
+  lines.Map([](std::string_view line) { return Whole(int(line.size())); }).Map([](const Whole& w) { return w.n; }).Sum();
   // Functions of every kind that carry values.
   lines.Map(Longer{3, "x", {1, 2}}).Sum();
   lines.Map(&Length).Sum();
@@ -227,6 +234,28 @@ void StructsOfViews(Session& job) {
 // expect: Ropewalk cannot encode their type
 void OpaqueRecords(Session& job) {
   job.ReadLines("in").Map([](std::string_view line) { return Opaque(int(line.size())); }).Cache();
+}
+class Cents {
+ public:
+  explicit Cents(long n) : n_(n) {}
+  long n() const { return n_; }
+
+ private:
+  long n_;
+};
+// expect: a record that is stored or sent needs a default constructor
+void RecordsWithoutDefaultConstructor(Session& job) {
+  job.FromVector(std::vector<int>()).Map([](int n) { return Cents(n); }).Cache();
+}
+// expect: a record that is stored or sent needs a default constructor
+void ListsOfSuch(Session& job) {
+  job.FromVector(std::vector<int>()).Map([](int n) { return std::vector<std::vector<Cents>>{{Cents(n)}}; }).Collect();
+}
+// expect: Sum: the records are text
+void SumOfText(Session& job) { job.ReadLines("in").Sum(); }
+// expect: a dataset cannot be looped over
+void LoopOverADataset(Session& job) {
+  for (auto x : job.FromVector(std::vector<int>())) (void)x;
 }
 // expect: Broadcast takes what a dataset may hold
 void BroadcastOfAPointer(Session& job) {
