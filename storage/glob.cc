@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "base/escape.h"
@@ -13,6 +15,8 @@
 
 namespace ropewalk::storage {
 namespace {
+
+constexpr std::string_view kAnyDepth = "**";
 
 // Matches the set that begins at pattern[at] == '['. Returns the index after its ']' and whether `byte` is in it; 0: it is no set.
 std::size_t MatchSet(std::string_view pattern, std::size_t at, unsigned char byte, bool* in) {
@@ -69,6 +73,12 @@ bool Exists(const std::string& path) {
   return stat(path.c_str(), &info) == 0;
 }
 
+// A link to one is none.
+bool IsFolder(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 class Expander {
  public:
   Expander(std::vector<std::string> components, std::uint64_t* skipped_hidden, const std::function<Status(const std::string&)>& found)
@@ -82,11 +92,18 @@ class Expander {
       if (Exists(prefix + literal)) return Expand(prefix + literal, index + 1);
     }
     if (!HasGlobCharacters(component)) return {};
+    const bool any_depth = component == kAnyDepth;
     auto names = FolderNames(folder);
     if (!names.ok()) {
       // A pattern asks what is there: something that is no folder simply does not match.
       if (names.status().code() == Code::kNotFound) return {};
       return names.status();
+    }
+    if (any_depth) {
+      // Two ways down lead to the same place: without this, patterns of many "**" would take time without end.
+      if (!walked_.emplace(folder, index).second) return {};
+      RETURN_IF_ERROR(Expand(folder, index + 1));
+      if (index + 1 == components_.size()) return {};  // a folder means all below it
     }
     for (const std::string& name : *names) {
       if (!GlobMatch(component, name)) continue;
@@ -94,12 +111,14 @@ class Expander {
         ++*skipped_hidden_;
         continue;
       }
-      RETURN_IF_ERROR(Expand(prefix + name, index + 1));
+      if (any_depth && !IsFolder(prefix + name)) continue;
+      RETURN_IF_ERROR(Expand(prefix + name, any_depth ? index : index + 1));
     }
     return {};
   }
 
  private:
+  std::set<std::pair<std::string, std::size_t>> walked_;  // folders and the "**" they were walked for
   std::vector<std::string> components_;
   std::uint64_t* skipped_hidden_;
   const std::function<Status(const std::string&)>& found_;

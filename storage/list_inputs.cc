@@ -33,6 +33,42 @@ Status Unreadable(int error_number, const std::string& path) {
   return Status(Code::kUserError, "IO02", status.what(), status.why() + " (a link that leads nowhere?)", "mend or remove it");
 }
 
+// Forms of files that hold lines or records, but whose bytes are none. Both suffix and first bytes must say so: anything else is data.
+struct UnknownForm {
+  std::string_view suffix, magic;
+  const char* what;
+  const char* fix;
+};
+constexpr UnknownForm kUnknownForms[] = {
+    {".bz2", "BZh", "is compressed by bzip2", "bunzip2 -k it first"},
+    {".xz",
+     std::string_view("\xfd"
+                      "7zXZ\0",
+                      6),
+     "is compressed by xz", "unxz -k it first"},
+    {".lz4", "\x04\x22\x4d\x18", "is compressed by lz4", "unlz4 it first"},
+    {".zip", "PK\x03\x04", "is a zip archive", "unzip it first"},
+    {".7z", "7z\xbc\xaf\x27\x1c", "is a 7-Zip archive", "unpack it first"},
+    {".parquet", "PAR1", "is a table of columns (Parquet)", "write it as text or as records of one size first"},
+    {".orc", "ORC", "is a table of columns (ORC)", "write it as text or as records of one size first"},
+    {".avro", "Obj\x01", "is an Avro container", "write it as text or as records of one size first"},
+};
+Status RefuseUnknownForm(const std::string& path) {
+  auto form =
+      std::find_if(std::begin(kUnknownForms), std::end(kUnknownForms), [&](const UnknownForm& f) { return path.ends_with(f.suffix); });
+  if (form == std::end(kUnknownForms)) return {};
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) return Unreadable(errno, path);
+  char head[8];
+  const ssize_t n = pread(fd, head, sizeof head, 0);
+  const int error = errno;
+  close(fd);
+  if (n < 0) return Unreadable(error, path);
+  if (!std::string_view(head, static_cast<std::size_t>(n)).starts_with(form->magic)) return {};
+  return Status(Code::kUserError, "IO07", "input " + QuotedPath(path) + " " + form->what,
+                "only .gz and .zst are read decompressed; every other file is read as the bytes that it holds", form->fix);
+}
+
 // Drops "." components, doubled and trailing slashes. ".." stays: behind a symbolic link only the kernel knows where it leads.
 std::string Tidy(const std::string& path) {
   std::string out;
@@ -69,6 +105,7 @@ class Lister {
                     "it is a pipe, socket or device, and a job may read its input twice", "copy the data into a file first");
     }
     if (faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0) return Unreadable(errno, path);
+    RETURN_IF_ERROR(RefuseUnknownForm(path));
     if (listing_->files.size() >= kFilesMax)
       return Status(Code::kInvalid, "IO01", "more than " + std::to_string(kFilesMax) + " input files", "the plan of a job holds them all",
                     "join small files, or run several jobs");
@@ -118,6 +155,26 @@ Status NotFound(const std::string& pattern, const std::string& path) {
   return Status(Code::kNotFound, "IO01", "input " + QuotedPath(pattern) + " not found", why, fix);
 }
 
+// What other tools take for several names, and we do not; OK where there is no sign of it.
+Status MeantForAShell(const std::string& pattern) {
+  std::size_t brace = pattern.find('{');
+  const bool braces = brace != std::string::npos && pattern.find('}', brace) != std::string::npos;
+  if (!braces && pattern.find(',') == std::string::npos) return {};
+  return Status(Code::kNotFound, "IO01", "input " + QuotedPath(pattern) + " not found",
+                braces ? "braces are not part of a pattern here (* ? [abc] ** are), and no file has this name"
+                       : "a comma is part of the name, and no file has this name",
+                braces ? "leave them to the shell (without quotes), or give several inputs"
+                       : "give several inputs one after another (in a program: ReadLines({\"a\", \"b\"}))");
+}
+
+// Each file once, in the order of paths: "**" may come to one by several ways.
+void OnceEach(InputListing* listing, std::size_t first) {
+  auto begin = listing->files.begin() + static_cast<std::ptrdiff_t>(first);
+  std::sort(begin, listing->files.end(), [](const InputFile& a, const InputFile& b) { return a.path < b.path; });
+  listing->files.erase(std::unique(begin, listing->files.end(), [](const InputFile& a, const InputFile& b) { return a.path == b.path; }),
+                       listing->files.end());
+}
+
 Status ListPattern(const std::string& pattern, const std::string& work_dir, InputListing* listing) {
   if (pattern.empty() || pattern.find('\0') != std::string::npos)
     return Status(Code::kInvalid, "IO01", "input " + QuotedPath(pattern) + " is no path", "it is empty or holds a NUL",
@@ -136,16 +193,22 @@ Status ListPattern(const std::string& pattern, const std::string& work_dir, Inpu
     return Status(Code::kInvalid, "IO01", "input " + QuotedPath(pattern) + ": this version reads local files only", "",
                   "copy the data to a path that all workers see");
   if (error_number != ENOENT && error_number != ENOTDIR && error_number != ENAMETOOLONG) return Unreadable(error_number, path);
-  if (!HasGlobCharacters(local) && local.find('\\') == std::string::npos) return NotFound(pattern, path);
+  if (!HasGlobCharacters(local) && local.find('\\') == std::string::npos) {
+    Status shell = MeantForAShell(pattern);
+    return shell.ok() ? NotFound(pattern, path) : shell;
+  }
   std::uint64_t hidden = 0;
   bool any = false;
+  const std::size_t first = listing->files.size();
   Lister lister(listing);
   RETURN_IF_ERROR(GlobExpand(path, &hidden, [&](const std::string& found) {
     any = true;
     return lister.Add(found);
   }));
   listing->skipped_hidden += hidden;
+  if (path.find("**") != std::string::npos) OnceEach(listing, first);
   if (any) return {};
+  if (Status shell = MeantForAShell(pattern); !shell.ok()) return shell;
   return Status(Code::kNotFound, "IO01", "input " + QuotedPath(pattern) + " not found",
                 hidden == 0 ? "no path matches the pattern" : "it matches only names that begin with '.' or '_', which are skipped",
                 hidden == 0 ? "check the pattern; quote it so that the shell leaves it alone" : "name such a file outright");

@@ -90,6 +90,60 @@ TEST_F(Listing, PatternsMatchFoldersAndKeepTheirOrder) {
   EXPECT_EQ(List({"2024-01/a.log", "2024-01/a.log"}), (Names{"2024-01/a.log", "2024-01/a.log"}));
 }
 
+TEST_F(Listing, TwoStarsStandForAnyNumberOfFolders) {
+  for (const char* name : {"in/a.txt", "in/b/b.txt", "in/b/c/c.txt", "in/b/c/c.log", "in/.h/d.txt", "in/x/b/b/e.txt", "in/y.txt/f.txt"})
+    Write(name);
+  fs::create_directory_symlink(root_ + "/in", root_ + "/in/b/back");
+  EXPECT_EQ(List({"in/**/*.txt"}), (Names{"in/a.txt", "in/b/b.txt", "in/b/c/c.txt", "in/x/b/b/e.txt", "in/y.txt/f.txt"}))
+      << "each once, and links are not followed";
+  EXPECT_EQ(List({"in/**/b/**/*.txt"}), (Names{"in/b/b.txt", "in/b/c/c.txt", "in/x/b/b/e.txt"}));
+  EXPECT_EQ(List({"in/b/c/**"}), (Names{"in/b/c/c.log", "in/b/c/c.txt"}));
+  EXPECT_EQ(List({"**/c.log"}), (Names{"in/b/c/c.log"}));
+  EXPECT_EQ(Fails("in/**/none").code(), Code::kNotFound);
+  EXPECT_EQ(Fails("in/a.txt/**").code(), Code::kNotFound);
+  std::string many = "in";
+  for (int i = 0; i < 40; ++i) many += "/**";
+  EXPECT_EQ(Fails(many + "/none").code(), Code::kNotFound) << "and it does not take for ever";
+}
+
+TEST_F(Listing, WhatOnlyAShellExpandsIsNamed) {
+  Write("in/a");
+  Write("in/{x,y}");
+  for (const char* pattern : {"in/{a,b}", "in/{a,b}*"}) EXPECT_NE(Fails(pattern).why().find("braces"), std::string::npos) << pattern;
+  EXPECT_NE(Fails("in/a,in/b").why().find("comma"), std::string::npos);
+  EXPECT_NE(Fails("in/a,in/b*").why().find("comma"), std::string::npos);
+  EXPECT_EQ(List({"in/{x,y}"}), (Names{"in/{x,y}"})) << "a path that exists is what it says";
+}
+
+// Read as bytes they would give rubbish. Suffix and first bytes must both say so.
+TEST_F(Listing, FormsThatAreNotReadAreRefused) {
+  const std::map<std::string, std::string> files = {{"a.bz2", "BZh91AY"},
+                                                    {"a.xz", std::string("\xfd"
+                                                                         "7zXZ\0\0",
+                                                                         7)},
+                                                    {"a.lz4", "\x04\x22\x4d\x18zz"},
+                                                    {"a.zip", "PK\x03\x04"},
+                                                    {"a.7z", "7z\xbc\xaf\x27\x1c"},
+                                                    {"a.parquet", "PAR1zzzz"},
+                                                    {"a.orc", "ORCzz"},
+                                                    {"a.avro", "Obj\x01zz"}};
+  for (const auto& [name, bytes] : files) {
+    Write("in/" + name, bytes);
+    for (const std::string& pattern : {"in/" + name, std::string("in"), std::string("in/*")}) {
+      Status status = Fails(pattern);
+      EXPECT_EQ(status.tag(), "IO07") << status.ToString();
+      EXPECT_NE(status.what().find(name), std::string::npos) << status.ToString();
+      EXPECT_FALSE(status.why().empty() || status.fix().empty()) << status.ToString();
+    }
+    Write("in/" + name, "plain text\n");
+    EXPECT_EQ(List({"in/" + name}), (Names{"in/" + name})) << "a suffix alone says nothing";
+    fs::rename(root_ + "/in/" + name, root_ + "/in/data");
+    Write("in/data", bytes);
+    EXPECT_EQ(List({"in"}), (Names{"in/data"})) << "first bytes alone neither";
+    fs::remove(root_ + "/in/data");
+  }
+}
+
 TEST_F(Listing, LinksAreFollowedAndLoopsRefused) {
   Write("real/a");
   fs::create_directory(root_ + "/in");
