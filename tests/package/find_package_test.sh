@@ -2,15 +2,27 @@
 # usage: find_package_test.sh BUILD_DIR   installs the package below a fresh prefix and builds and runs a user's project against it
 set -euo pipefail
 build=$(realpath "$1")
-source=$(dirname "$(realpath "$0")")/user
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 cmake --install "$build" --prefix "$work/prefix" --component development >"$work/install.log"
-# A copy outside the tree, so that nothing but the package can be found.
-cp -r "$source" "$work/user"
-cmake -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_BUILD_TYPE=Release >"$work/configure.log" 2>&1 ||
-  { cat "$work/configure.log"; exit 1; }
+# A project outside the tree, so that nothing but the package can be found: the program and the CMakeLists.txt of the README, as printed.
+readme=$(dirname "$(realpath "$0")")/../../README.md
+block() { awk -v open="^\`\`\`$1\$" '!seen && $0 ~ open { on = seen = 1; next } /^```$/ { on = 0 } on' "$readme"; }
+mkdir "$work/user"
+block cpp >"$work/user/word_count.cc"
+block cmake >"$work/user/CMakeLists.txt"
+grep -q CountByKey "$work/user/word_count.cc" && grep -q find_package "$work/user/CMakeLists.txt" ||
+  { echo "the README has no program or no CMakeLists.txt" >&2; exit 1; }
+configure() { cmake -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$work/prefix" "$@" >"$work/configure.log" 2>&1 ||
+  { cat "$work/configure.log"; exit 1; }; }
+configure
+grep -q 'no build type is set' "$work/configure.log" || { cat "$work/configure.log"; echo "no warning without a build type" >&2; exit 1; }
+for with in -DCMAKE_CXX_FLAGS=-O1 -DCMAKE_BUILD_TYPE=Release; do
+  rm -rf "$work/user/build"
+  configure "$with"
+  if grep -i warning "$work/configure.log"; then echo "a warning with $with" >&2; exit 1; fi
+done
 cmake --build "$work/user/build" >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
 binary=$work/user/build/word_count
 
