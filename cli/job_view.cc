@@ -85,6 +85,26 @@ std::string StagesJson(const google::protobuf::RepeatedPtrField<wire::StageState
   return JsonArray(items);
 }
 
+// For reading: what a shell would take apart stands in quotes.
+std::string Arguments(const wire::JobState& job) {
+  std::string text;
+  for (const std::string& argument : job.argv()) {
+    std::string shown = EscapeForLog(argument, 200);
+    if (shown.empty() || shown.find_first_of(" \t\"'$`*?[]{}()<>|&;#~!") != std::string::npos) shown = "'" + shown + "'";
+    text += (text.empty() ? "" : " ") + shown;
+  }
+  return text;
+}
+
+// A line for each worker that the job lost.
+std::string Losses(const wire::JobState& job, const std::string& label) {
+  std::string text;
+  std::uint64_t shown = static_cast<std::uint64_t>(job.lost_workers_size());
+  if (job.workers_lost() > shown) text += label + std::to_string(job.workers_lost() - shown) + " workers before these\n";
+  for (const wire::LostWorker& worker : job.lost_workers()) text += label + job::LossText(worker.name(), worker.tasks()) + "\n";
+  return text;
+}
+
 std::string JobJson(const wire::JobState& job, std::int64_t now_us) {
   JsonObject out;
   out.Text("job", Name(job)).Text("name", job.name()).Text("user", job.user()).Text("phase", job.phase());
@@ -92,7 +112,13 @@ std::string JobJson(const wire::JobState& job, std::int64_t now_us) {
   if (std::optional<std::int64_t> ms = RunningMs(job, now_us)) out.Number("duration_ms", *ms);
   out.Number("main_exit", job.main_exit()).Number("action", static_cast<std::int64_t>(job.action())).Text("action_name", job.action_name());
   if (!job.note().empty()) out.Text("note", job.note());
-  std::vector<std::string> reasons;
+  std::vector<std::string> reasons, arguments, outputs, lost;
+  for (const std::string& argument : job.argv()) arguments.push_back(JsonString(argument));
+  for (const std::string& folder : job.outputs()) outputs.push_back(JsonString(folder));
+  for (const wire::LostWorker& worker : job.lost_workers())
+    lost.push_back(JsonObject().Text("name", worker.name()).Number("tasks", worker.tasks()).str());
+  out.Raw("arguments", JsonArray(arguments)).Raw("outputs", JsonArray(outputs));
+  out.Number("workers_lost", static_cast<std::int64_t>(job.workers_lost())).Raw("lost_workers", JsonArray(lost));
   for (const std::string& reason : job.pending_reasons()) reasons.push_back(JsonString(reason));
   out.Raw("stages", StagesJson(job.stages())).Raw("pending_reasons", JsonArray(reasons));
   Status end = IsOver(job) ? EndOf(job) : Status();
@@ -133,13 +159,19 @@ std::string ShowJob(const wire::JobState& job, job::OutputForm form, std::int64_
                     EscapeForLog(job.user()) + "\nsubmitted  " + HumanTime(job.submitted_us()) + "\nstarted    " +
                     HumanTime(job.started_us()) + "\nfinished   " + HumanTime(job.finished_us()) + "\ntime       " +
                     RunningTime(job, now_us) + "\n";
+  if (job.argv_size() > 0) out += "arguments  " + Arguments(job) + "\n";
+  for (const std::string& folder : job.outputs()) out += "output     " + EscapeForLog(folder) + "\n";
+  if (IsOver(job))
+    out += "exit code  " + std::to_string(ExitCode(EndOf(job).code())) +
+           (job.main_exit() != 0 ? " (main returned " + std::to_string(job.main_exit()) + ")\n" : "\n");
+  out += Losses(job, "lost       ");
   if (job.action() != 0) out += "action     " + std::to_string(job.action()) + "  " + EscapeForLog(job.action_name()) + "\n";
   if (!job.note().empty()) out += "rank 0     " + EscapeForLog(job.note()) + "\n";
   for (const std::string& reason : job.pending_reasons()) out += "waits for  " + EscapeForLog(reason) + "\n";
   if (job.stages_size() > 0) out += "\n" + StagesTable(job.stages());
   Status end = IsOver(job) ? EndOf(job) : Status();
   if (!end.ok()) out += "\n" + end.ToString() + "\n";
-  return out;
+  return out + "more: `ropewalk explain " + Name(job) + "`, `ropewalk logs " + Name(job) + "`\n";
 }
 
 std::string ShowWorkers(const wire::WorkerList& workers, job::OutputForm form) {
@@ -216,6 +248,7 @@ std::string ShowPlan(const wire::JobState& job, job::OutputForm form) {
     out += IsOver(job) ? "no plan is kept: its main reached no action, or an older version journalled its end\n"
                        : "no plan yet: its main has not reached an action\n";
   }
+  out += Losses(job, "");
   for (const std::string& reason : job.pending_reasons()) out += "waits for: " + EscapeForLog(reason) + "\n";
   return out;
 }

@@ -17,4 +17,8 @@ std::string ErrorJson(const Status& status);
 Status CannotPrint(int error);
 void PrintError(const Status& status, OutputForm form);
 
+// What a follower says of a worker that was lost with the work of `tasks` tasks, and of a master that does not answer.
+std::string LossText(const std::string& worker, std::uint32_t tasks);
+std::string WaitingText(const std::string& master, int patience_ms);
+
 }  // namespace ropewalk::job

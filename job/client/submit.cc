@@ -162,8 +162,20 @@ bool IsOver(const wire::JobState& state) {
   return state.phase() == "succeeded" || state.phase() == "failed" || state.phase() == "cancelled";
 }
 
-Result<wire::JobState> WaitForEnd(MasterLink* link, JobId job, Terminal* terminal) {
-  std::uint64_t version = 0;
+// A line for each worker that was lost since `told` of them; how many there are now.
+std::uint64_t TellLosses(const wire::JobState& state, std::uint64_t told, Terminal* terminal) {
+  const std::uint64_t lost = state.workers_lost();
+  const auto& shown = state.lost_workers();  // the last ones
+  for (std::uint64_t i = std::max(told, lost - std::min<std::uint64_t>(lost, static_cast<std::uint64_t>(shown.size()))); i < lost; ++i) {
+    terminal->line.Erase();
+    const wire::LostWorker& worker = shown[static_cast<int>(static_cast<std::uint64_t>(shown.size()) - (lost - i))];
+    std::fprintf(stderr, "%s\n", LossText(worker.name(), worker.tasks()).c_str());
+  }
+  return std::max(told, lost);
+}
+
+Result<wire::JobState> WaitForEnd(MasterLink* link, JobId job, Terminal* terminal, bool tell_losses) {
+  std::uint64_t version = 0, told = 0;
   for (;;) {
     wire::ClientRequest request;
     request.mutable_job_query()->set_job(job.value);
@@ -172,9 +184,10 @@ Result<wire::JobState> WaitForEnd(MasterLink* link, JobId job, Terminal* termina
     request.mutable_job_query()->set_without_plans(true);
     ASSIGN_OR_RETURN(wire::ClientResponse response, link->Call(&request, kPollMs));
     wire::JobState* state = response.mutable_job_state();
+    std::lock_guard lock(terminal->mutex);
+    if (tell_losses) told = TellLosses(*state, told, terminal);
     if (IsOver(*state)) return std::move(*state);
     version = state->version();
-    std::lock_guard lock(terminal->mutex);
     terminal->line.Show(Picture(*state));
   }
 }
@@ -212,8 +225,16 @@ int SubmitAndFollow(const SubmitRequest& request) {
   };
   Result<std::string> token = TokenFor(request.options.master, request.options.token_file);
   if (!token.ok()) return fail(token.status());
+  Terminal terminal;
   MasterLinkOptions link_options{request.options.master, *token};
-  MasterLink link(link_options);
+  MasterLinkOptions said_options = link_options;  // of several links one says that the master is gone
+  if (form == OutputForm::kTable)
+    said_options.on_waiting = [&](int patience_ms) {
+      std::lock_guard lock(terminal.mutex);
+      terminal.line.Erase();
+      std::fputs(WaitingText(request.options.master, patience_ms).c_str(), stderr);
+    };
+  MasterLink link(said_options);
 
   std::atomic<std::uint64_t> accepted{0};
   InterruptWatch watch([&](int, int) {
@@ -249,11 +270,10 @@ int SubmitAndFollow(const SubmitRequest& request) {
   }
   if (form == OutputForm::kTable) std::fprintf(stderr, "job %s accepted by %s\n", JobName(*job).c_str(), request.options.master.c_str());
 
-  Terminal terminal;
   Status printed;
   std::thread out([&] { printed = CopyLog(link_options, *job, "driver", STDOUT_FILENO, &terminal); });
   std::thread err([&] { CopyLog(link_options, *job, "stderr", STDERR_FILENO, &terminal); });
-  Result<wire::JobState> end = WaitForEnd(&link, *job, &terminal);
+  Result<wire::JobState> end = WaitForEnd(&link, *job, &terminal, form == OutputForm::kTable);
   out.join();
   err.join();
   terminal.line.Erase();

@@ -142,6 +142,14 @@ void ToWire(const scheduler::JobView& view, wire::JobState* out) {
   for (const std::string& reason : view.pending_reasons) out->add_pending_reasons(reason);
   out->set_plan_text(view.plan_text);
   out->set_note(view.note);
+  out->set_workers_lost(view.workers_lost);
+  for (const scheduler::LostWorker& worker : view.lost_workers) {
+    wire::LostWorker* lost = out->add_lost_workers();
+    lost->set_name(worker.name);
+    lost->set_tasks(worker.tasks);
+  }
+  for (const std::string& argument : view.argv) out->add_argv(argument);
+  for (const std::string& folder : view.outputs) out->add_outputs(folder);
 }
 
 scheduler::ExecutorExited FromWire(const wire::ExecutorExited& in) {

@@ -77,7 +77,7 @@ Result<std::unique_ptr<Master>> Master::Start(rpc::EventLoop& loop, MasterOption
 
 Status Master::Open() {
   const std::string& dir = options_.state_dir;
-  if (dir.empty()) return {Code::kInvalid, "MASTER02", "no state folder", "the master keeps its jobs in one", "name one with --state-dir"};
+  if (dir.empty()) return {Code::kInvalid, "MASTER02", "no state folder", "the master keeps its jobs in one", "name one with --dir"};
   RETURN_IF_ERROR(MakeFolder(dir));
   const std::string holder = "pid " + std::to_string(getpid());
   ASSIGN_OR_RETURN(lock_, FolderLock::Take(dir + "/lock", holder));

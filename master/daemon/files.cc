@@ -84,7 +84,7 @@ Status MakeFolder(const std::string& path) {
   const bool made = std::filesystem::create_directories(path, error);
   if (error) {
     return {Code::kUserError, "MASTER02", "cannot make the folder " + EscapeForLog(path), error.message(),
-            "name a folder that you may write to with --state-dir"};
+            "name a folder that you may write to with --dir"};
   }
   if (made && chmod(path.c_str(), 0700) != 0) return DiskError("chmod", path);
   return {};
@@ -127,7 +127,7 @@ Result<std::unique_ptr<FolderLock>> FolderLock::Take(const std::string& path, co
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) {
     return Status(Code::kUserError, "MASTER02", "cannot use the folder of " + EscapeForLog(path), std::strerror(errno),
-                  "name a folder that you may write to with --state-dir");
+                  "name a folder that you may write to with --dir");
   }
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     char text[512];
@@ -136,7 +136,7 @@ Result<std::unique_ptr<FolderLock>> FolderLock::Take(const std::string& path, co
     return Status(Code::kUnavailable, "MASTER01",
                   "another master uses this state folder: " + EscapeForLog(std::filesystem::path(path).parent_path().string()),
                   "held by " + EscapeForLog(std::string_view(text, n > 0 ? static_cast<std::size_t>(n) : 0)),
-                  "stop that one, or use another folder");
+                  "stop that one, or give this one a folder of its own with --dir");
   }
   std::unique_ptr<FolderLock> lock(new FolderLock(fd));
   lock->Describe(holder);

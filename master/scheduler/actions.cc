@@ -7,8 +7,10 @@ namespace ropewalk::scheduler {
 namespace {
 
 Status Differs(const std::string& action, const std::string& how) {
-  return Status(Code::kUserError, "MAIN03", "main built different plans in two executors: " + action, how,
-                "main may branch only on arguments, declared environment, results of actions and Once(); see job.Seed() and job.Now()");
+  return Status(
+      Code::kUserError, "MAIN03", "main built different plans in two executors: " + action, how,
+      "capture by value, or Broadcast, what a function points at; main may branch only on arguments, declared environment, results "
+      "of actions and Once(); see job.Seed() and job.Now()");
 }
 
 }  // namespace
@@ -34,6 +36,7 @@ void Scheduler::State::On(const ExecutorAtAction& event) {
       return;
     }
     // After a restart of the master it is news which stages the action made: later plans only name them.
+    NoteOutput(*job, plan);
     Learn(*job, plan, true);
     LearnNext(*job);
     if (job->doom) return;
@@ -48,6 +51,13 @@ void Scheduler::State::On(const ExecutorAtAction& event) {
   }
   if (!job->actions.contains(plan.sequence)) AcceptPlan(*job, plan);
   if (!job->doom) Join(*job, *executor, plan);
+}
+
+// For people only. Each replica comes by an action that is published, and one folder may be written again and again.
+void Scheduler::State::NoteOutput(JobRun& job, const dag::ActionPlan& plan) {
+  if (!plan.output || std::find(job.outputs.begin(), job.outputs.end(), plan.output->folder) != job.outputs.end()) return;
+  if (job.outputs.size() == kActionsShown) job.outputs.erase(job.outputs.begin());
+  job.outputs.push_back(plan.output->folder);
 }
 
 // The driver's plan of a new action.
@@ -255,6 +265,7 @@ void Scheduler::State::Publish(JobRun& job, std::uint64_t sequence) {
   // A job that ends with its one process has no replica that could ask for the result later.
   if (!options.outputs_durable) job.published[sequence] = {plan.name, plan.fingerprint, values};
   ++job.actions_done;
+  NoteOutput(job, plan);
   Log(job, EventLine("action_published", now).Num("action", sequence).Str("name", plan.name).Num("values", values->size()));
   for (ExecutorId id : job.executors) {
     Executor& executor = executors.at(id);

@@ -44,6 +44,12 @@ struct ActionView {
   std::vector<StageView> stages;
 };
 
+// A worker that a job lost, with how many tasks' work: outputs that lay there, and what was running.
+struct LostWorker {
+  std::string name;
+  std::uint32_t tasks = 0;
+};
+
 struct JobView {
   JobId job;
   std::string name;
@@ -61,6 +67,10 @@ struct JobView {
   std::uint64_t past_forgotten = 0;  // older ones that are not
   std::uint32_t executors = 0;       // ready ones
   ExecutorId driver;
+  std::uint64_t workers_lost = 0;        // in this life of the master, or before its end as it was journalled
+  std::vector<LostWorker> lost_workers;  // the last of them
+  std::vector<std::string> argv;         // what main was called with; empty: a journal of an older version says no more
+  std::vector<std::string> outputs;      // folders that were published, the last ones
   // Microseconds since 1970. `started`: its first executor was ready; 0: not yet, or before a restart of the master. `finished` 0: not yet,
   // or a journal of version 1 says so.
   std::int64_t submitted_us = 0, started_us = 0, finished_us = 0;

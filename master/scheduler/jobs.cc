@@ -83,7 +83,11 @@ void Scheduler::State::Finish(JobRun& job, Status status, std::int32_t main_exit
                            job.actions_done,
                            job.started_us,
                            job.finished_us,
-                           PastOf(job, true)};
+                           PastOf(job, true),
+                           Shown(job.spec.argv),
+                           Shown(job.outputs),
+                           job.workers_lost,
+                           job.lost_workers};
   Journal(record, true);
 
   for (ExecutorId id : job.executors) {
@@ -137,6 +141,10 @@ void Scheduler::State::Finish(JobRun& job, Status status, std::int32_t main_exit
   rest.started_us = job.started_us;
   rest.finished_us = job.finished_us;
   rest.past = std::move(record.past);
+  rest.spec.argv = std::move(record.argv);
+  rest.outputs = std::move(record.outputs);
+  rest.workers_lost = job.workers_lost;
+  rest.lost_workers = std::move(record.lost_workers);
   rest.status = std::move(status);
   rest.main_exit = main_exit;
   rest.actions_done = job.actions_done;

@@ -214,6 +214,14 @@ void Fields(C& c, JobFinishedRecord& r) {
   c.Int(r.started_us);
   c.Int(r.finished_us);
   c.List(r.past, [](C& c, ActionView& action) { Fields(c, action); });
+  if (c.version() < 3) return;
+  StringList(c, r.argv);
+  StringList(c, r.outputs);
+  c.Int(r.workers_lost);
+  c.List(r.lost_workers, [](C& c, LostWorker& worker) {
+    c.Bytes(worker.name);
+    c.Int(worker.tasks);
+  });
 }
 
 template <class C>

@@ -20,8 +20,8 @@
 
 namespace ropewalk::scheduler {
 
-// Version 2: the end of a job has its times and its last plans.
-inline constexpr std::uint8_t kRecordVersion = 2;
+// Version 2: the end of a job has its times and its last plans. Version 3: its arguments, output folders and lost workers.
+inline constexpr std::uint8_t kRecordVersion = 3;
 
 struct CountersRecord {  // ids below these were or may have been given out
   std::uint64_t job_next = 1;
@@ -87,6 +87,9 @@ struct JobFinishedRecord {
   std::uint64_t actions_done = 0;
   std::int64_t started_us = 0, finished_us = 0;  // from version 2 on; 0: not known
   std::vector<ActionView> past;
+  std::vector<std::string> argv, outputs;  // from version 3 on, as those below
+  std::uint64_t workers_lost = 0;
+  std::vector<LostWorker> lost_workers;
 };
 
 struct CutRecord {  // comes before the action's publication, which gives it to main

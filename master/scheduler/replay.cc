@@ -128,6 +128,10 @@ Status Scheduler::State::Apply(const Record& record) {
       rest.started_us = r.started_us;
       rest.finished_us = r.finished_us;
       rest.past = r.past;
+      rest.spec.argv = r.argv;
+      rest.outputs = r.outputs;
+      rest.workers_lost = r.workers_lost;
+      rest.lost_workers = r.lost_workers;
       rest.admitted = true;
       rest.settle = false;
       s.jobs[r.job] = std::move(rest);
@@ -184,7 +188,8 @@ std::vector<JournalRecord> Scheduler::State::Snapshot() const {
     const Status& status = job.status;
     add(JobFinishedRecord{id, job.spec.submit_key, job.spec.settings.name, job.spec.user, job.spec.settings.now_us,
                           static_cast<std::uint32_t>(status.code()), status.tag(), status.what(), status.why(), status.fix(), job.main_exit,
-                          job.actions_done, job.started_us, job.finished_us, job.past});
+                          job.actions_done, job.started_us, job.finished_us, job.past, job.spec.argv, job.outputs, job.workers_lost,
+                          job.lost_workers});
   }
   std::vector<Record> of_jobs;
   for (JobId id : live) SnapshotOf(jobs.at(id), &of_jobs);

@@ -38,6 +38,8 @@ inline constexpr std::uint64_t kExecutorBlock = 1024;
 inline constexpr std::size_t kInlineValueBytes = 64 << 10;  // larger values of unfinished actions are made again after a restart
 inline constexpr std::size_t kActionsShown = 8;             // of a job that `explain` still shows: the last ones
 inline constexpr std::size_t kStagesShown = 64;             // of each of them
+inline constexpr std::size_t kLossesShown = 8;              // lost workers, the last ones
+inline constexpr std::size_t kListShownBytes = 4 << 10;     // of a job's arguments, and of its output folders
 inline constexpr std::size_t kActionsShownBytes = 8 << 10;  // and no more text of them than this: it is journalled with the job's end
 inline constexpr std::size_t kPlansKept = 64;  // published plans kept to name the operator that a late replica's plan differs in
 
@@ -238,7 +240,10 @@ struct JobRun {
   Status status;
   std::int32_t main_exit = 0;
 
-  std::uint64_t actions_done = 0;  // published
+  std::uint64_t actions_done = 0;    // published
+  std::vector<std::string> outputs;  // of these, for people: the last folders
+  std::uint64_t workers_lost = 0;
+  std::vector<LostWorker> lost_workers;  // the last ones
 
   std::uint32_t attempt_next = 1;
   std::uint32_t attempts_reserved = 0;  // journalled: numbers below it may be given out
@@ -342,6 +347,7 @@ struct Scheduler::State {
   void On(const WorkerDrained& event);
   void On(const SegmentsLost& event);
   void LoseWorker(WorkerId worker, const std::string& reason);
+  void NoteLoss(JobRun& job, const std::string& worker, std::size_t tasks);
   bool Fits(const Worker& worker, const JobSpec& spec) const;
   bool TryAdopt(JobRun& job, StageRun& run, std::uint32_t task, WorkerId worker, const SegmentAt& at);
   void WorkerFault(WorkerId worker);
@@ -372,6 +378,7 @@ struct Scheduler::State {
   void Publish(JobRun& job, std::uint64_t sequence);
   void JournalWinners(JobRun& job, StageRun& run);
   void Pin(JobRun& job, const dag::ActionPlan& plan, std::vector<StageId>* pinned);
+  void NoteOutput(JobRun& job, const dag::ActionPlan& plan);
   void Retire(JobRun& job, const dag::ActionPlan& plan);
   void FreeRetired(JobRun& job);
   void DropStage(JobRun& job, StageKey key);
@@ -462,6 +469,7 @@ struct Scheduler::State {
   // views.cc
   JobView View(const JobRun& job, bool with_plan) const;
   std::vector<StageView> StagesOf(const JobRun& job, const dag::ActionPlan& plan) const;
+  static std::vector<std::string> Shown(const std::vector<std::string>& list);
   std::vector<ActionView> PastOf(const JobRun& job, bool unfinished_too) const;
   std::int64_t WallUs(TimeMs at) const { return at * 1000 + options.epoch_us; }
   std::vector<std::string> PendingReasons(const JobRun& job) const;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/job_name.h"
 #include "master/scheduler/state.h"
 
 namespace ropewalk::scheduler {
@@ -53,7 +54,7 @@ void Scheduler::State::Settle() {
         Status status;
         if (driver.main_exit != 0)
           status = Status(Code::kUserError, "MAIN02", "main returned " + std::to_string(driver.main_exit),
-                          "the job's main ended with that code", "look at the job's output: `ropewalk logs`");
+                          "the job's main ended with that code", "look at the job's output: `ropewalk logs " + JobName(job.id) + "`");
         Finish(job, std::move(status), driver.main_exit);
         any_over = true;
         continue;

@@ -59,8 +59,12 @@ JobView Scheduler::State::View(const JobRun& job, bool with_plan) const {
   view.finished_us = job.finished_us;
   view.driver = job.driver;
   view.actions_done = job.actions_done;
+  view.workers_lost = job.workers_lost;
+  view.lost_workers = job.lost_workers;
   for (ExecutorId id : job.executors) view.executors += executors.at(id).phase == ExecutorPhase::kReady ? 1 : 0;
   if (with_plan) {
+    view.argv = Shown(job.spec.argv);
+    view.outputs = Shown(job.outputs);
     view.past = job.over() ? job.past : PastOf(job, false);
     std::uint64_t published = 0;
     for (const ActionView& action : view.past) published += action.published ? 1 : 0;
@@ -107,6 +111,18 @@ std::vector<StageView> Scheduler::State::StagesOf(const JobRun& job, const dag::
     views.push_back(std::move(s));
   }
   return views;
+}
+
+// As much of a list as is shown and journalled; "..." stands for the rest.
+std::vector<std::string> Scheduler::State::Shown(const std::vector<std::string>& list) {
+  std::vector<std::string> shown;
+  std::size_t bytes = 0;
+  for (const std::string& item : list) {
+    bytes += item.size() + 8;
+    if (bytes > kListShownBytes) return shown.emplace_back("..."), shown;
+    shown.push_back(item);
+  }
+  return shown;
 }
 
 // The last published actions, as far as their plans and counts are kept, and with `unfinished_too` those in which the job ends. Bounded in

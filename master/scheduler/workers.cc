@@ -97,6 +97,13 @@ bool Scheduler::State::TryAdopt(JobRun& job, StageRun& run, std::uint32_t task, 
   return true;
 }
 
+// For people only: nothing is decided by it.
+void Scheduler::State::NoteLoss(JobRun& job, const std::string& worker, std::size_t tasks) {
+  ++job.workers_lost;
+  if (job.lost_workers.size() == kLossesShown) job.lost_workers.erase(job.lost_workers.begin());
+  job.lost_workers.push_back({worker, static_cast<std::uint32_t>(tasks)});
+}
+
 void Scheduler::State::On(const WorkerLost& event) { LoseWorker(event.worker, event.reason); }
 
 void Scheduler::State::LoseWorker(WorkerId id, const std::string& reason) {
@@ -110,7 +117,9 @@ void Scheduler::State::LoseWorker(WorkerId id, const std::string& reason) {
     std::vector<ExecutorId> here;
     for (ExecutorId executor : job.executors)
       if (executors.at(executor).worker == id) here.push_back(executor);
+    std::size_t gone = 0;
     for (ExecutorId executor : here) {
+      gone += executors.at(executor).running.size();
       ReleaseTasks(executors.at(executor), cause);
       Log(job, EventLine("executor_exited", now).Num("executor", executor.value).Num("worker", id.value).Str("reason", cause));
       DropExecutor(executor);
@@ -118,9 +127,11 @@ void Scheduler::State::LoseWorker(WorkerId id, const std::string& reason) {
     for (auto& [key, run] : job.stages) {
       std::size_t lost = LoseWhere(job, run, [id](WorkerId worker, SegmentId) { return worker == id; }, cause);
       if (lost > 0) Log(job, EventLine("segments_lost", now).Num("stage", key.stage.value).Num("count", lost).Str("cause", cause));
+      gone += lost;
     }
     for (auto& [stage, tasks] : job.held)
       for (auto& [task, list] : tasks) std::erase_if(list, [&](const HeldSegment& held) { return held.worker == id; });
+    if (gone > 0 || !here.empty()) NoteLoss(job, it->second.name, gone);
     job.restarts.erase(id);
     job.workers_used.erase(id);
     job.settle = true;

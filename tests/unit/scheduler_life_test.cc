@@ -70,12 +70,19 @@ TEST(SchedulerLife, TimesAndPlansOfAFinishedJobSurviveTheMaster) {
   options.epoch_us = 1'700'000'000'000'000;
   Puppet p(options);
   p.AddWorker(1);
-  JobId job = p.Submit();
+  JobSpec spec;
+  spec.submit_key = "k";
+  spec.settings.verify = false;
+  spec.argv = {"prog", "in", std::string(3000, 'x'), std::string(3000, 'y')};
+  p.Do(JobSubmitted{spec});
+  JobId job = p.Last<AcceptJob>()->job;
   ExecutorId e = p.started[0].executor;
   p.Advance(500);
   p.Do(ExecutorReady{e});
   const std::int64_t started_us = options.epoch_us + p.now * 1000;
-  p.Do(ExecutorAtAction{e, WordCountPlan(3, 2)});
+  dag::ActionPlan plan = WordCountPlan(3, 2);
+  plan.output = dag::OutputPlace{"/out", dag::OutputKeyOf(job, 0) + "-1"};
+  p.Do(ExecutorAtAction{e, plan});
   ASSERT_EQ(p.tasks.size(), 2u);
   p.Do(TasksProgressed{e, {{p.tasks[0].id, {10, 1000, 20, 2000, 0}}, {TaskAttempt{StageId{1}, 0, 999}, {5, 5, 5, 5, 5}}}});
   std::optional<JobView> view = p.scheduler->Job(job);
@@ -83,6 +90,7 @@ TEST(SchedulerLife, TimesAndPlansOfAFinishedJobSurviveTheMaster) {
   EXPECT_EQ(view->stages[0].counters.records_in, 10u) << "of the running task, and not of an attempt that is nobody's";
   EXPECT_EQ(view->stages[0].counters.bytes_in, 1000u);
   EXPECT_TRUE(view->past.empty());
+  EXPECT_TRUE(view->outputs.empty()) << "nothing is published yet";
   while (p.FinishTasks() > 0) {
   }
   EXPECT_EQ(p.scheduler->Job(job)->past.size(), 1u) << "an action that is over, while its job goes on";
@@ -101,6 +109,9 @@ TEST(SchedulerLife, TimesAndPlansOfAFinishedJobSurviveTheMaster) {
     EXPECT_EQ(view->past[0].stages[0].done, 3u);
     EXPECT_EQ(view->past[0].stages[0].tasks, 3u);
     EXPECT_TRUE(p.scheduler->Job(job, false)->past.empty()) << "those who only follow are not sent it";
+    EXPECT_EQ(view->argv, (std::vector<std::string>{"prog", "in", std::string(3000, 'x'), "..."})) << "4 KiB of them";
+    EXPECT_EQ(view->outputs, std::vector<std::string>{"/out"});
+    EXPECT_TRUE(p.scheduler->Job(job, false)->argv.empty());
     p.Advance(10'000);
     if (life == 0) p.Restart();
     if (life == 1) {  // and a snapshot instead of the journal
@@ -108,6 +119,53 @@ TEST(SchedulerLife, TimesAndPlansOfAFinishedJobSurviveTheMaster) {
       p.Restart();
     }
   }
+}
+
+// A worker that is killed takes outputs and running tasks along. Afterwards nothing is missing any more; that it happened stays to be seen,
+// also when the job is over and the master another one.
+TEST(SchedulerLife, WhatAWorkerTookAlongIsStillSaidLater) {
+  Puppet p;
+  p.AddWorker(1);
+  p.AddWorker(2);
+  JobId job = p.Submit();
+  ASSERT_EQ(p.started.size(), 2u);
+  for (const StartExecutor& executor : std::vector<StartExecutor>(p.started)) p.Do(ExecutorReady{executor.executor});
+  for (const StartExecutor& executor : std::vector<StartExecutor>(p.started))
+    p.Do(ExecutorAtAction{executor.executor, WordCountPlan(6, 2)});
+  ASSERT_EQ(p.tasks.size(), 4u) << "two slots on each worker";
+  ExecutorId lost_one;
+  for (const StartExecutor& executor : p.started)
+    if (executor.worker == WorkerId{2}) lost_one = executor.executor;
+  std::size_t finished = 0;
+  for (const RunTask& task : std::vector<RunTask>(p.tasks))
+    if (task.executor == lost_one && finished++ == 0) p.Finish(task);
+  ASSERT_EQ(finished, 2u);
+  EXPECT_EQ(p.scheduler->Job(job)->workers_lost, 0u);
+  p.Do(WorkerLost{WorkerId{2}, "killed"});  // with one output and two tasks: a new one has begun
+  for (int life = 0; life < 3; ++life) {
+    std::optional<JobView> view = p.scheduler->Job(job, life % 2 == 0);
+    ASSERT_TRUE(view.has_value());
+    EXPECT_EQ(view->workers_lost, 1u);
+    ASSERT_EQ(view->lost_workers.size(), 1u);
+    EXPECT_EQ(view->lost_workers[0].name, "w2");
+    EXPECT_EQ(view->lost_workers[0].tasks, 3u);
+    if (life == 1) {
+      p.Restart();
+      continue;
+    }
+    std::erase_if(p.tasks, [&](const RunTask& task) { return task.executor == lost_one; });
+    while (p.FinishTasks() > 0) {
+    }
+    for (const StartExecutor& executor : p.started)
+      if (executor.executor != lost_one) p.Do(MainReturned{executor.executor, 0});
+    EXPECT_EQ(p.scheduler->Job(job)->phase, JobPhase::kSucceeded);
+  }
+  // One that had done nothing for a job is none of its losses.
+  p.AddWorker(3);
+  JobId other = p.Submit("other");
+  p.AddWorker(4);
+  p.Do(WorkerLost{WorkerId{9}, "never seen"});
+  EXPECT_EQ(p.scheduler->Job(other)->workers_lost, 0u);
 }
 
 // The part of a running task counts in proportion to what it has read, where the size of its input is known.

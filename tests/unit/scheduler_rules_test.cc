@@ -424,7 +424,11 @@ TEST(SchedulerRecords, EveryKindSurvivesTheRoundTrip) {
                                                    3,
                                                    11,
                                                    12,
-                                                   {{1, "a", "plan", true, {{StageId{1}, "S1", 3, 3, 0, 0, 1, 0, 77, {1, 2, 3, 4, 5}}}}}},
+                                                   {{1, "a", "plan", true, {{StageId{1}, "S1", 3, 3, 0, 0, 1, 0, 77, {1, 2, 3, 4, 5}}}}},
+                                                   {"prog", "in"},
+                                                   {"/out"},
+                                                   9,
+                                                   {{"rack1", 2}}},
                                  CutRecord{JobId{7}, 2, {StageId{1}, StageId{4}}},
                                  CutsUndoneRecord{JobId{7}},
                                  GangRecord{JobId{7}, 2, StageId{9}, 4, 1, 70000}};
@@ -453,7 +457,7 @@ TEST(SchedulerRecords, EveryKindSurvivesTheRoundTrip) {
 TEST(SchedulerRecords, AnOlderRecordReplaysWithoutTheNewFields) {
   JobFinishedRecord record{JobId{7}, "k", "n", "u", 5, 0, "", "", "", "", 0, 3};
   std::string bytes = Encode(record);
-  const std::size_t added = 8 + 8 + 1;  // two times and an empty list
+  const std::size_t added = 8 + 8 + 1 + 4;  // two times and an empty list; version 3: three more and a count
   std::string old = bytes.substr(0, bytes.size() - added);
   old[0] = 1;
   Scheduler scheduler{Options{}};
