@@ -16,7 +16,7 @@ constexpr char kOutput[] = "table, json or jsonl";
 // One verb of the command: its CLI11 application and the name by which main() knows it.
 class Parser {
  public:
-  explicit Parser(Invocation* out) : out_(out), app_("Ropewalk runs batch jobs: in this process, or on a pool of workers.", "ropewalk") {
+  explicit Parser(Invocation* out) : out_(out), app_("Ropewalk runs batch jobs: in this process, or on a master's workers.", "ropewalk") {
     app_.require_subcommand(1);
     app_.set_version_flag("--version", std::string("ropewalk ") + kVersion);
     // They mean the same before the verb and after it.
@@ -40,11 +40,19 @@ class Parser {
   }
 
   Status Parse(std::vector<std::string> args) {
+    if (!args.empty() && args.front() == "help") {  // `ropewalk help start dev` is `ropewalk start dev --help`
+      args.erase(args.begin());
+      args.emplace_back("--help");
+    }
+    DropBorder(&args);
     std::reverse(args.begin(), args.end());  // CLI11 takes them from the back
     try {
       app_.parse(args);
     } catch (const CLI::CallForHelp&) {
       out_->text = app_.help();  // of the deepest verb, with its whole path
+      const std::string options = "[OPTIONS]\n";
+      if (std::size_t at = out_->text.find(options); at != std::string::npos && TakesJob(Deepest()))
+        out_->text.replace(at, options.size(), "[FLAGS] JOB [ARGUMENTS OF THE JOB]\n");
       return {};
     } catch (const CLI::CallForVersion& version) {
       out_->text = std::string(version.what()) + "\n";
@@ -114,10 +122,9 @@ class Parser {
     CLI::App* submit = Verb(&app_, "submit", "send a job to a master and follow it");
     for (CLI::App* app : {run, submit}) {
       app->prefix_command();
-      app->description(app->get_description() + ":\n  ropewalk " + app->get_name() + " [FLAGS] JOB [ARGUMENTS OF THE JOB]");
       ForJob(app, "--name", "ROPEWALK_NAME", "TEXT", "what the job is called in lists");
-      ForJob(app, "--partitions", "ROPEWALK_PARTITIONS", "N", "reduce partitions");
-      ForJob(app, "--verify", "ROPEWALK_VERIFY", "on|off", "run sampled tasks twice and compare");
+      ForJob(app, "--partitions", "ROPEWALK_PARTITIONS", "N", "parts of every shuffle that names no number itself (from the slots)");
+      ForJob(app, "--verify", "ROPEWALK_VERIFY", "on|off", "run one task of each stage twice and compare (on)");
       app->footer(
           "JOB is a built-in job or the path of your own executable:\n"
           "  wordcount INPUT... -o OUT       words and their counts\n"
@@ -144,9 +151,9 @@ class Parser {
     CLI::App* dev = Verb(start, "dev", "a master and workers on 127.0.0.1, until Ctrl-C");
     Key(dev, "--dir", "dev.dir", "FOLDER", "state and token (~/.ropewalk/dev, and the token in ~/.ropewalk/token)");
     Key(dev, "--port", "dev.port", "PORT", "of the master (7077); 0: any free one, and it is printed");
-    Key(dev, "--workers", "dev.workers", "N", "worker daemons (1)");
-    Key(dev, "--slots", "dev.slots", "N", "tasks at a time on each worker (all cores)");
-    Key(dev, "--memory", "dev.memory", "BYTES", "of each worker for shuffled data");
+    Key(dev, "--workers", "dev.workers", "N", "worker daemons (2)");
+    Key(dev, "--slots", "dev.slots", "N", "tasks at a time on each worker (the cores, divided among the workers)");
+    Key(dev, "--memory", "dev.memory", "BYTES", "of each worker for shuffled data (half of the machine's, divided among the workers)");
     CLI::App* master = Verb(start, "master", "the daemon that accepts and schedules jobs");
     Key(master, "--listen", "master.listen", "HOST:PORT", "loopback only, as long as there is no TLS (127.0.0.1:7077)");
     Key(master, "--dir", "master.dir", "FOLDER", "journal, artifacts and logs (~/.ropewalk/master)");
@@ -158,8 +165,8 @@ class Parser {
     Key(worker, "--listen", "worker.listen", "HOST:PORT", "where other workers read blocks (127.0.0.1:0)");
     Key(worker, "--dir", "worker.dir", "FOLDER", "spilled blocks, artifacts, logs (~/.ropewalk/worker)");
     Key(worker, "--slots", "worker.slots", "N", "tasks at a time (all cores)");
-    Key(worker, "--memory", "worker.memory", "BYTES", "for shuffled data; more goes to disk");
-    Key(worker, "--name", "worker.name", "TEXT", "in lists and logs (the host's name)");
+    Key(worker, "--memory", "worker.memory", "BYTES", "for shuffled data; more goes to disk (half of the machine's)");
+    Key(worker, "--name", "worker.name", "TEXT", "in lists and logs (the host's name and the process id)");
     Key(worker, "--drain-timeout", "worker.drain_timeout", "SECONDS", "how long SIGTERM waits for running tasks and their jobs (60)");
   }
 
@@ -240,6 +247,27 @@ class Parser {
                       "\"" + word + "\"",
                   "", near.empty() ? "`" + path + " --help` shows what it takes" : "did you mean \"" + near + "\"?");
   }
+
+  // `run -- wordcount` is `run wordcount`. CLI11 would take what follows the border for a verb of ours.
+  static void DropBorder(std::vector<std::string>* args) {
+    bool verb = false;
+    for (std::size_t i = 0; i < args->size(); ++i) {
+      const std::string& arg = (*args)[i];
+      if (arg == "--" && verb) {
+        args->erase(args->begin() + static_cast<std::ptrdiff_t>(i));
+        return;
+      }
+      if (arg.size() > 1 && arg[0] == '-') {
+        const bool alone = arg == "--detach" || arg == "--help" || arg == "-h" || arg == "--version" || arg.find('=') != std::string::npos;
+        if (!alone) ++i;  // its value
+        continue;
+      }
+      if (verb || (arg != "run" && arg != "submit")) return;
+      verb = true;
+    }
+  }
+
+  static bool TakesJob(const CLI::App* app) { return app->get_name() == "run" || app->get_name() == "submit"; }
 
   static std::string Path(const CLI::App* app) {
     return app->get_parent() == nullptr ? app->get_name() : Path(app->get_parent()) + " " + app->get_name();

@@ -278,11 +278,11 @@ Result<DevOptions> DevOptionsOf(const Config& config) {
   if (port > 65535) return Status(Code::kInvalid, "SPEC02", "dev.port " + std::to_string(port) + " is no port", "", "give 0 to 65535");
   if (workers < 1 || workers > 64)
     return Status(Code::kInvalid, "SPEC02", "dev.workers " + std::to_string(workers) + " is not possible", "", "give 1 to 64");
-  if (slots > 1024)
-    return Status(Code::kInvalid, "SPEC02", "dev.slots " + std::to_string(slots) + " is not possible", "", "give at most 1024");
+  RETURN_IF_ERROR(CheckSlots(config, "dev.slots"));
+  RETURN_IF_ERROR(CheckMemory(config, "dev.memory"));
   options.port = static_cast<std::uint16_t>(port);
   options.workers = static_cast<std::uint32_t>(workers);
-  unsigned cores = std::max(std::thread::hardware_concurrency(), 1u);
+  const unsigned cores = std::max(std::thread::hardware_concurrency(), 1u);
   options.slots = slots != 0 ? static_cast<std::uint32_t>(slots) : std::max(cores / options.workers, 1u);
   options.memory_bytes = config.Number("dev.memory");
   // A worker alone takes half of the machine; several share it.

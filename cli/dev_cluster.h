@@ -15,7 +15,7 @@ struct DevOptions {
   std::string folder;  // made 0700
   std::string token_file;
   std::uint16_t port = 7077;  // 0: any free one
-  std::uint32_t workers = 1;
+  std::uint32_t workers = 2;
   std::uint32_t slots = 1;  // of each
   std::uint64_t memory_bytes = 0;
   bool defaults = false;  // clients find address and token without being told

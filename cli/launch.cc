@@ -13,6 +13,7 @@
 #include "base/nearest.h"
 #include "cli/settings.h"
 #include "job/client/job_marker.h"
+#include "job/options.h"
 #include "storage/io_error.h"
 
 namespace ropewalk::cli {
@@ -25,18 +26,51 @@ const std::vector<std::string>& BuiltIns() {
   return names;
 }
 
+enum class Where { kBoth, kSubmit, kRun };  // which of the verbs takes the flag
 struct LaunchFlag {
   const char* flag;
   const char* variable;
   bool has_value;
+  Where where = Where::kBoth;
 };
 constexpr LaunchFlag kFlags[] = {
-    {"--master", "ROPEWALK_MASTER", true},         {"--token-file", "ROPEWALK_TOKEN_FILE", true},
-    {"--detach", "ROPEWALK_DETACH", false},        {"--name", "ROPEWALK_NAME", true},
-    {"--threads", "ROPEWALK_THREADS", true},       {"--memory", "ROPEWALK_MEMORY", true},
-    {"--partitions", "ROPEWALK_PARTITIONS", true}, {"--verify", "ROPEWALK_VERIFY", true},
+    {"--master", "ROPEWALK_MASTER", true, Where::kSubmit},
+    {"--token-file", "ROPEWALK_TOKEN_FILE", true, Where::kSubmit},
+    {"--detach", "ROPEWALK_DETACH", false, Where::kSubmit},
+    {"--name", "ROPEWALK_NAME", true},
+    {"--threads", "ROPEWALK_THREADS", true, Where::kRun},
+    {"--memory", "ROPEWALK_MEMORY", true, Where::kRun},
+    {"--partitions", "ROPEWALK_PARTITIONS", true},
+    {"--verify", "ROPEWALK_VERIFY", true},
     {"--output", "ROPEWALK_OUTPUT", true},
 };
+const LaunchFlag* FindFlag(const std::string& flag) {
+  auto found = std::find_if(std::begin(kFlags), std::end(kFlags), [&](const LaunchFlag& f) { return flag == f.flag; });
+  return found == std::end(kFlags) ? nullptr : found;
+}
+
+// Before the job's name and after it a flag of the other verb is refused alike.
+Status CheckVerb(const std::string& self, const LaunchFlag& flag, bool cluster) {
+  if (flag.where == Where::kBoth || (flag.where == Where::kSubmit) == cluster) return {};
+  if (cluster)
+    return Status(Code::kInvalid, "CLI02", self + " takes no " + flag.flag,
+                  "it is for jobs in one process; on a cluster the workers have slots and memory of their own",
+                  self == "ropewalk train" ? "leave it out, or leave out --master" : "leave it out, or use `ropewalk run`");
+  return Status(Code::kInvalid, "CLI02", self + " takes no " + flag.flag, "it runs the job in this process, without a master",
+                self == "ropewalk train" ? "leave it out, or name one: --master HOST:PORT" : "leave it out, or use `ropewalk submit`");
+}
+
+// What the job would refuse in the environment is refused here, by the name that was typed.
+Status CheckValues(const std::string& self, const std::vector<std::pair<std::string, std::string>>& environment, bool cluster) {
+  for (const auto& [variable, value] : environment) {
+    auto flag = std::find_if(std::begin(kFlags), std::end(kFlags), [&](const LaunchFlag& f) { return variable == f.variable; });
+    if (flag == std::end(kFlags)) continue;
+    RETURN_IF_ERROR(CheckVerb(self, *flag, cluster));
+    std::vector<std::string> args = {"job", std::string(flag->flag) + (flag->has_value ? "=" + value : "")};
+    RETURN_IF_ERROR(job::TakeOptions(&args, [](const char*) { return nullptr; }).status());
+  }
+  return {};
+}
 
 // Takes our flags out of what follows the job's name, up to a "--". Every launch flag may stand there as well as before the name.
 Status TakeFlags(std::vector<std::string>* args, std::vector<std::pair<std::string, std::string>>* environment) {
@@ -48,9 +82,9 @@ Status TakeFlags(std::vector<std::string>* args, std::vector<std::pair<std::stri
       break;
     }
     std::string flag = arg.substr(0, arg.find('='));
-    auto known = std::find_if(std::begin(kFlags), std::end(kFlags), [&](const LaunchFlag& f) { return flag == f.flag; });
+    const LaunchFlag* known = FindFlag(flag);
     bool attached = flag.size() < arg.size();
-    if (known == std::end(kFlags) || (attached && !known->has_value)) {
+    if (known == nullptr || (attached && !known->has_value)) {
       kept.push_back(arg);
       continue;
     }
@@ -77,6 +111,11 @@ bool NamesMaster(const Invocation& invocation) {
                      [](const ConfigEntry& flag) { return flag.origin == "flag --master"; }) ||
          std::any_of(invocation.launch.begin(), invocation.launch.end(),
                      [](const std::string& arg) { return arg.substr(0, arg.find('=')) == "--master"; });
+}
+
+Status NoJob(const std::string& self) {
+  return Status(Code::kInvalid, "CLI02", self + ": which job?", "",
+                "`" + self + " wordcount INPUT... -o OUT`, or the path of your executable");
 }
 
 bool IsFile(const std::string& path) {
@@ -113,16 +152,18 @@ Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, co
   const std::string self = "ropewalk " + invocation.verb;
   std::vector<std::string> args = invocation.launch;
   if (train) args.insert(args.begin(), "train");
-  if (args.empty())
-    return Status(Code::kInvalid, "CLI02", self + ": which job?", "",
-                  "`" + self + " wordcount INPUT... -o OUT`, or the path of your executable");
+  if (args.empty()) return NoJob(self);
   std::string name = args.front();
   if (name.size() > 1 && name[0] == '-') {
     std::vector<std::string> flags = {"--help", "--config"};
-    for (const LaunchFlag& flag : kFlags) flags.push_back(flag.flag);
-    std::string near = NearestName(name.substr(0, name.find('=')), flags);
-    return Status(Code::kInvalid, "CLI01", self + ": unknown flag \"" + name + "\"", "",
-                  near.empty() ? "`" + self + " --help` shows what it takes" : "did you mean \"" + near + "\"?");
+    const std::string typed = name.substr(0, name.find('='));
+    if (const LaunchFlag* flag = FindFlag(typed)) RETURN_IF_ERROR(CheckVerb(self, *flag, cluster));
+    for (const LaunchFlag& flag : kFlags)
+      if (CheckVerb(self, flag, cluster).ok()) flags.push_back(flag.flag);
+    std::string near = NearestName(typed, flags);
+    return Status(
+        Code::kInvalid, "CLI01", self + ": unknown flag \"" + name + "\"", "",
+        near.empty() ? "`" + self + " --help` shows what it takes; a job's own flags follow its name" : "did you mean \"" + near + "\"?");
   }
   args.erase(args.begin());
 
@@ -137,17 +178,14 @@ Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, co
   launch.environment.insert(launch.environment.end(), invocation.launch_environment.begin(), invocation.launch_environment.end());
   std::vector<std::pair<std::string, std::string>> after_name;
   RETURN_IF_ERROR(TakeFlags(&args, &after_name));
+  RETURN_IF_ERROR(CheckValues(self, invocation.launch_environment, cluster));
+  RETURN_IF_ERROR(CheckValues(self, after_name, cluster));
   if (cluster) {
     launch.environment.emplace_back("ROPEWALK_MASTER", config.Text("client.master"));
     launch.environment.emplace_back("ROPEWALK_TOKEN_FILE", TokenFile(config, "client"));
   } else {
     // A master in the environment is for `submit`: `run` is this process.
     for (const char* variable : {"ROPEWALK_MASTER", "ROPEWALK_DETACH"}) launch.environment.emplace_back(variable, "");
-    for (const auto& [variable, value] : after_name) {
-      if (variable == "ROPEWALK_MASTER" || variable == "ROPEWALK_DETACH" || variable == "ROPEWALK_TOKEN_FILE")
-        return Status(Code::kInvalid, "CLI02", self + " has no master", "it runs the job in this process",
-                      train ? "name it: --master HOST:PORT" : "use `ropewalk submit`");
-    }
   }
   launch.environment.insert(launch.environment.end(), after_name.begin(), after_name.end());
 

@@ -74,7 +74,7 @@ std::string HumanTime(std::int64_t unix_us) {
   std::tm local{};
   localtime_r(&seconds, &local);
   char text[32];
-  std::strftime(text, sizeof text, "%F %T", &local);
+  std::strftime(text, sizeof text, "%F %T %z", &local);
   return text;
 }
 

@@ -33,6 +33,6 @@ std::string Listing(job::OutputForm form, const std::string& name, const std::ve
                     const std::vector<std::vector<std::string>>& rows, const std::vector<std::string>& objects);
 
 std::string HumanDuration(std::int64_t ms);   // "0.42 s", "3 min 20 s", "2 h 5 min"
-std::string HumanTime(std::int64_t unix_us);  // "2026-11-29 20:15:49" in local time; "-" for 0
+std::string HumanTime(std::int64_t unix_us);  // "2026-11-29 20:15:49 +0100" in local time; "-" for 0
 
 }  // namespace ropewalk::cli

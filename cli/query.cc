@@ -185,6 +185,10 @@ Result<int> RunQuery(const Invocation& invocation, const Config& config) {
   job::MasterLinkOptions options;
   options.address = config.Text("client.master");
   options.token = *token;
+  if (invocation.output == job::OutputForm::kTable)
+    options.on_waiting = [address = options.address](int patience_ms) {
+      std::fputs(job::WaitingText(address, patience_ms).c_str(), stderr);
+    };
   if (invocation.timeout_ms >= 0) {
     options.first_connect_ms = static_cast<int>(std::min<std::int64_t>(options.first_connect_ms, invocation.timeout_ms));
     options.reconnect_ms = static_cast<int>(std::min<std::int64_t>(options.reconnect_ms, invocation.timeout_ms));

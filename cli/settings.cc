@@ -10,6 +10,7 @@
 #include "base/known_names.h"
 #include "cli/dev_cluster.h"
 #include "job/machine.h"
+#include "job/options.h"
 #include "storage/toml_file.h"
 #include "worker/daemon/machine.h"
 
@@ -73,6 +74,20 @@ Result<Config> LoadConfig(const Invocation& invocation) {
     for (const ConfigEntry& entry : *entries) RETURN_IF_ERROR(config.Set(ConfigLayer::kFile, entry));
   }
   return config;
+}
+
+Status CheckSlots(const Config& config, const std::string& key) {
+  if (!config.IsSet(key)) return {};
+  std::uint64_t slots = config.Number(key);
+  if (slots >= 1 && slots <= 1024) return {};
+  return Status(Code::kInvalid, "SPEC02", key + " " + std::to_string(slots) + " is not possible", "", "give 1 to 1024, or leave it out");
+}
+
+Status CheckMemory(const Config& config, const std::string& key) {
+  std::uint64_t bytes = config.Number(key);
+  if (bytes == 0 || bytes >= job::kMemoryBytesLeast) return {};
+  return Status(Code::kInvalid, "SPEC02", key + " " + config.Text(key) + " is not possible", "a single task needs more",
+                "give 16M or more, or leave it out");
 }
 
 std::string TokenFile(const Config& config, const std::string& section) {

@@ -14,6 +14,10 @@ namespace ropewalk::cli {
 // SPEC03 for a file that is no TOML.
 Result<Config> LoadConfig(const Invocation& invocation);
 
+// kInvalid SPEC02: a number of slots or an amount of memory that no worker can have; nothing where the key stands at its default.
+Status CheckSlots(const Config& config, const std::string& key);
+Status CheckMemory(const Config& config, const std::string& key);
+
 // What is left empty means: below the home folder.
 std::string TokenFile(const Config& config, const std::string& section);
 std::string StateFolder(const Config& config, const std::string& section);

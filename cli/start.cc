@@ -54,9 +54,8 @@ Status StartMaster(const Invocation& invocation, const Config& config) {
 
 Status StartWorker(const Config& config) {
   RETURN_IF_ERROR(RefuseOpenAddress(config.Text("worker.listen")));
-  std::uint64_t slots = config.Number("worker.slots");
-  if (slots > 1024)
-    return Status(Code::kInvalid, "SPEC02", "worker.slots " + std::to_string(slots) + " is not possible", "", "give at most 1024");
+  RETURN_IF_ERROR(CheckSlots(config, "worker.slots"));
+  RETURN_IF_ERROR(CheckMemory(config, "worker.memory"));
   std::string folder = StateFolder(config, "worker");
   RETURN_IF_ERROR(MakeParents(folder));
   worker::WorkerOptions options;
@@ -65,7 +64,7 @@ Status StartWorker(const Config& config) {
   options.name = config.Text("worker.name");
   options.job_user = config.Text("worker.job_user");
   options.artifact_bytes_max = config.Number("worker.artifacts");
-  options.slots = static_cast<std::uint32_t>(slots);
+  options.slots = static_cast<std::uint32_t>(config.Number("worker.slots"));
   options.memory_bytes = config.Number("worker.memory");
   if (config.Number("worker.drain_timeout") > kDrainSecondsMax)
     return Status(Code::kInvalid, "SPEC02", "worker.drain_timeout " + config.Text("worker.drain_timeout") + " is not possible", "",
@@ -87,8 +86,9 @@ Status RefuseOpenAddress(const std::string& address) {
   for (const rpc::SocketAddress& candidate : candidates) {
     if (candidate.is_loopback()) continue;
     return Status(Code::kInvalid, "SEC01", "refused to listen on " + address,
-                  "it can be reached from other machines, and without TLS credentials whoever can read the network could submit jobs",
-                  "listen on 127.0.0.1, and forward the port through SSH where needed");
+                  "it can be reached from other machines, and there is no TLS yet: whoever can read the network could submit jobs",
+                  "listen on 127.0.0.1: master and workers run on one machine for now. A client elsewhere may forward the master's port "
+                  "through SSH; a worker may not, since workers read blocks from each other as well");
   }
   return {};
 }

@@ -65,7 +65,7 @@ const Setting kSettings[] = {
     {"--memory", "ROPEWALK_MEMORY", "ROPEWALK_JOB__MEMORY", true,
      [](const std::string& source, const std::string& text, JobOptions* o) {
        std::optional<std::uint64_t> bytes = ParseBytes(text);
-       if (!bytes || *bytes == 0) return Refuse(source, text, "bytes, as 512M or 4G");
+       if (!bytes || *bytes < kMemoryBytesLeast) return Refuse(source, text, "bytes, as 512M or 4G, from 16M on: one task needs as much");
        o->memory_bytes = *bytes;
        return Status();
      }},
@@ -145,6 +145,7 @@ Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& env
     }
   }
   std::vector<std::string> kept;
+  std::string embedded_flag;
   for (std::size_t i = 0; i < args->size(); ++i) {
     const std::string& arg = (*args)[i];
     if (i > 0 && arg == "--") {
@@ -166,7 +167,11 @@ Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& env
       value = (*args)[i];
     }
     RETURN_IF_ERROR(setting->apply(setting->flag, value, &options));
+    if (flag == "--threads" || flag == "--memory") embedded_flag = flag;
   }
+  if (!embedded_flag.empty() && !options.master.empty())
+    return Status(Code::kInvalid, "CFG01", embedded_flag + " is for jobs that run in this process",
+                  "on a cluster the workers have slots and memory of their own", "leave it out, or leave out the master");
   *args = std::move(kept);
   if (options.token_file.empty()) options.token_file = DefaultTokenFile();
   return options;

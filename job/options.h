@@ -30,6 +30,9 @@ namespace ropewalk::job {
 
 enum class OutputForm : std::uint8_t { kTable = 0, kJson = 1, kJsonLines = 2 };
 
+// Less than a single task of the smallest operators needs, and its segments (dag/operator_memory.h).
+inline constexpr std::uint64_t kMemoryBytesLeast = 16ull << 20;
+
 struct JobOptions {
   std::string master;
   std::string token_file;
@@ -49,7 +52,7 @@ struct JobOptions {
 using Getenv = std::function<const char*(const char*)>;
 
 // Takes our flags out of `args` (up to a "--", which stays) and reads the environment. `args[0]` is the program. kInvalid CFG01 names the
-// flag or variable. An executor's arguments are left alone: its client took them out already.
+// flag or variable; it also refuses flags for this process (--threads, --memory) beside --master. An executor's arguments are left alone: its client took them out already.
 Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& environment);
 
 // "--threads" and the others.

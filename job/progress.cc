@@ -33,9 +33,9 @@ void WriteAll(const std::string& text) {
 }  // namespace
 
 std::string HumanBytes(double bytes) {
-  const char* units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   int unit = 0;
-  while (bytes >= 999.5 && unit < 5) bytes /= 1000, ++unit;
+  while (bytes >= 1023.5 && unit < 5) bytes /= 1024, ++unit;
   char text[32];
   std::snprintf(text, sizeof text, unit == 0 || bytes >= 99.95 ? "%.0f %s" : bytes >= 9.995 ? "%.1f %s" : "%.2f %s", bytes, units[unit]);
   return text;

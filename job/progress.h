@@ -31,9 +31,9 @@ class ProgressLine {
   std::int64_t started_ms_ = 0, drawn_ms_ = 0;
 };
 
-// The line's text for a terminal of `columns`: `[=====>    ] 12/40 ReadLines (x.cc:3)  1.2 GB  340 MB/s`.
+// The line's text for a terminal of `columns`: `[=====>    ] 12/40 ReadLines (x.cc:3)  1.2 GiB  340 MiB/s`.
 std::string ProgressText(const ProgressState& state, std::int64_t elapsed_ms, int columns);
-// "1.2 GB", "340 MB", "12 B": decimal units, at most three digits.
+// "1.2 GiB", "340 MiB", "12 B": powers of 1024, as flags count (--memory 2G).
 std::string HumanBytes(double bytes);
 
 }  // namespace ropewalk::job

@@ -11,8 +11,11 @@
 namespace ropewalk::rpc {
 
 Result<HostPort> ParseHostPort(const std::string& address) {
-  const Status bad(Code::kInvalid, "NET02", "address \"" + address + "\"", "it is not host:port",
-                   "write it like 127.0.0.1:7077 or [::1]:7077");
+  const auto refuse = [&](const std::string& why) {
+    return Status(Code::kInvalid, "NET02", "the address \"" + address + "\" cannot be used", why,
+                  "write it like 127.0.0.1:7077 or [::1]:7077");
+  };
+  const Status bad = refuse("it is not host:port");
   const std::size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) return bad;
   HostPort out;
@@ -25,6 +28,7 @@ Result<HostPort> ParseHostPort(const std::string& address) {
   }
   const char* end = address.data() + address.size();
   auto [stop, error] = std::from_chars(address.data() + colon + 1, end, out.port);
+  if (error == std::errc::result_out_of_range && stop == end) return refuse("ports go from 0 to 65535");
   if (error != std::errc() || stop != end || out.host.empty()) return bad;
   return out;
 }

@@ -74,7 +74,7 @@ Status CheckOutput(const OutputSpec& spec, std::span<const std::string> input_pa
   }
   if (error == 0 && !spec.overwrite)
     return Refused("OUT01", shown + " exists", "a job never mixes its output with what is there",
-                   "choose another folder, or give --overwrite");
+                   "choose another folder, or replace it: --overwrite, in a program WriteText(folder, {.overwrite = true})");
   if (error != 0 && error != ENOENT) return Refused("OUT02", shown + " cannot be made", IoError(error, "", "").why(), "check the path");
 
   struct stat info;

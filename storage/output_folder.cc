@@ -158,7 +158,7 @@ class Committer {
 
   Status Exists() {
     return Status(Code::kUserError, "OUT01", "output " + QuotedPath(paths_.final_folder) + " exists", "it appeared while the job ran",
-                  "choose another folder, or give --overwrite");
+                  "choose another folder, or replace it: --overwrite, in a program WriteText(folder, {.overwrite = true})");
   }
 
   const OutputSpec& spec_;

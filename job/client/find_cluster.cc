@@ -38,7 +38,7 @@ bool SomebodyListens(const std::string& address) {
 std::string HowToStart(const std::string& address) {
   auto candidates = rpc::ResolveAddress(address);
   bool here = candidates.ok() && !candidates->empty() && candidates->front().is_loopback();
-  return here ? "`ropewalk start dev` starts a master and a worker on this machine; another master is named with --master HOST:PORT"
+  return here ? "`ropewalk start dev` starts a master and workers on this machine; another master is named with --master HOST:PORT"
               : "start it there (`ropewalk start master`), or mend --master; then try again";
 }
 

@@ -14,6 +14,7 @@ namespace ropewalk::job {
 namespace {
 
 constexpr int kConnectMs = 5'000, kFirstDelayMs = 20, kDelayMaxMs = 1'000;
+constexpr int kSayAtDelayMs = 16 * kFirstDelayMs;  // after a third of a second: a restart is seldom faster
 
 std::int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -55,7 +56,9 @@ Result<wire::ClientResponse> MasterLink::Call(wire::ClientRequest* request, std:
     if (!response.ok()) channel_.reset();
     if (!passing) return status;
     // As it stands now: a master that was lost within the first call, a long poll perhaps, has answered a connection before.
-    if (NowMs() + delay_ms > begin_ms + (connections_ == 0 ? options_.first_connect_ms : options_.reconnect_ms)) {
+    const int patience_ms = connections_ == 0 ? options_.first_connect_ms : options_.reconnect_ms;
+    if (delay_ms == kSayAtDelayMs && options_.on_waiting) options_.on_waiting(patience_ms);
+    if (NowMs() + delay_ms > begin_ms + patience_ms) {
       return Status(Code::kUnavailable, "NET02", "the master at " + options_.address + " cannot be reached",
                     status.what() + (status.why().empty() ? "" : ": " + status.why()),
                     connections_ == 0 ? HowToStart(options_.address) : "start it again, or wait until somebody has; then try again");

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,8 @@ struct MasterLinkOptions {
   int first_connect_ms = 3'000;  // a master that never answered: probably the wrong address
   int reconnect_ms = 120'000;    // one that did answer may be restarting
   int answer_ms = 30'000;        // silence on a connection that stands; long polls add their wait
+  // Told once a call, in its thread, when the master does not answer: how long it will be asked again.
+  std::function<void(int patience_ms)> on_waiting;
 };
 
 class MasterLink {

@@ -103,6 +103,8 @@ Status ParseFlag(Walker* walker, Arguments* a) {
   if (flag == "--record" && a->job == "sort") return walker->Number(storage::kRecordBytesMax, &a->record_bytes);
   if (flag == "--key" && a->job == "sort") return walker->Range(storage::kRecordBytesMax, &a->key_offset, &a->key_bytes);
   if (flag == "-E" && a->job == "grep") return a->regex = true, Status();
+  if (flag.starts_with("-o"))
+    return Bad(*a, a->job + ": unknown flag \"" + flag + "\"", "the folder to write is a word of its own: -o OUT, or --output=OUT");
   std::string near = NearestName(flag, FlagsOf(a->job));
   if (!near.empty() && near != flag)
     return Status(Code::kInvalid, "JOBS01", a->job + ": unknown flag \"" + flag + "\"", "a name that begins with '-' goes after \"--\"",

@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
   jobs::Summary summary(&job, *arguments);
   if (arguments->job == "wordcount") {
     jobs::WordCount(job, *arguments);
-    summary.Print("words");
+    summary.Print("different words");
   } else if (arguments->job == "sort") {
     jobs::Sort(job, *arguments);
     summary.Print(arguments->record_bytes != 0 ? "records" : "lines");

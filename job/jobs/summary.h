@@ -14,7 +14,7 @@ namespace ropewalk::jobs {
 class Summary {
  public:
   Summary(Job* job, const Arguments& arguments);
-  // After the last action. `records`: what the output's records are called ("words", "lines", "records").
+  // After the last action. `records`: what the output's records are called ("different words", "lines", "records").
   void Print(const std::string& records);
 
  private:

@@ -237,6 +237,46 @@ TEST_F(DevCluster, KilledDaemonsComeBackAndNothingStaysBehind) {
   EXPECT_TRUE(Eventually([&] { return std::none_of(all.begin(), all.end(), Alive); })) << "processes stay behind";
 }
 
+// What a killed worker took along is run again; that it happened is said at once, and is to be seen later.
+TEST_F(DevCluster, ALostWorkerIsSaid) {
+  StartDev();
+  fs::create_directories(dir_ / "big");
+  for (int file = 0; file < 8; ++file) {
+    std::ofstream big(dir_ / "big" / std::to_string(file));
+    for (int i = 0; i < 400'000; ++i) big << "word" << (std::int64_t{i} * 7919 + file) % 100'003 << (i % 10 == 9 ? '\n' : ' ');
+  }
+  bool lost = false;
+  for (int round = 0; round < 5 && !lost; ++round) {
+    const std::string name = "lost" + std::to_string(round);
+    auto submit = Start({"submit", "--partitions", "64", "wordcount", "big", "-o", name}, name + ".log");
+    std::smatch match;
+    std::string words, said;
+    ASSERT_TRUE(Eventually([&] {
+      words = submit->err();
+      return std::regex_search(words, match, std::regex("job (j-[0-9a-f]+) accepted"));
+    })) << words;
+    const std::string job = match[1];
+    // Its executors run tasks, or it is over already.
+    ASSERT_TRUE(Eventually([&] {
+      return Run({"explain", job, "--output", "json"}, &said) == 0 &&
+             (std::regex_search(said, std::regex("\"done\":[1-9]")) || !submit->running());
+    })) << said;
+    pid_t worker = Child("worker-2");
+    ASSERT_GT(worker, 0);
+    const bool over = !submit->running();
+    kill(worker, SIGKILL);
+    ASSERT_EQ(submit->Wait(60'000), 0) << submit->err();
+    lost = submit->err().find("worker-2 was lost") != std::string::npos;
+    ASSERT_EQ(Run({"job", "show", job}, &said), 0) << said;
+    if (lost || !over) std::printf("%s\n", said.c_str());
+    EXPECT_EQ(said.find("lost       worker-2 was lost") != std::string::npos, lost) << said;
+    ASSERT_TRUE(Eventually([&] {
+      return Run({"worker", "list", "--output", "jsonl"}, &said) == 0 && std::count(said.begin(), said.end(), '\n') == 2;
+    })) << said;
+  }
+  EXPECT_TRUE(lost) << "five jobs were over before their worker was killed";
+}
+
 TEST_F(DevCluster, KilledItselfItTakesItsDaemonsAlong) {
   StartDev();
   std::vector<pid_t> all = Descendants(dev_->pid());
@@ -253,6 +293,11 @@ TEST_F(DevCluster, AStateFolderInUseOrAnOpenAddressIsRefused) {
   EXPECT_EQ(Run({"start", "master", "--listen", "0.0.0.0:0", "--dir", "state2"}, &said), 2) << said;
   EXPECT_NE(said.find("SEC01"), std::string::npos) << said;
   EXPECT_EQ(Run({"start", "worker", "--listen", "0.0.0.0:0"}, &said), 2) << said;
+  EXPECT_EQ(Run({"start", "worker", "--join", address_, "--token-file", "state/token", "--dir", (dir_ / "state/worker-1").string()}, &said),
+            5)
+      << said;
+  EXPECT_NE(said.find("error[WORKER11]"), std::string::npos) << said;
+  EXPECT_NE(said.find("held by pid " + std::to_string(Child("worker-1")) + ", worker worker-1"), std::string::npos) << said;
   // One error: who runs, where, and what to do.
   EXPECT_EQ(Run({"start", "dev", "--dir", "state", "--port", "0"}, &said), 5) << said;
   EXPECT_NE(said.find("error[DEV02]"), std::string::npos) << said;

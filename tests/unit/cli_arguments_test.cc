@@ -3,12 +3,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <thread>
 
 #include "base/known_names.h"
+#include "cli/dev_cluster.h"
 #include "cli/invocation.h"
 #include "cli/launch.h"
 #include "cli/settings.h"
@@ -75,6 +78,13 @@ TEST(Arguments, HelpAndVersionAreText) {
   EXPECT_NE(help.text.find("ropewalk start worker"), std::string::npos) << help.text;
   EXPECT_NE(help.text.find("--join"), std::string::npos) << help.text;
   EXPECT_EQ(Parsed({"--version"}).text.substr(0, 9), "ropewalk ");
+  EXPECT_EQ(Parsed({"help"}).text, Parsed({"--help"}).text);
+  EXPECT_EQ(Parsed({"help", "start", "worker"}).text, help.text);
+  for (const char* verb : {"run", "submit"}) {
+    std::string text = Parsed({verb, "--help"}).text;
+    EXPECT_NE(text.find(std::string("ropewalk ") + verb + " [FLAGS] JOB [ARGUMENTS OF THE JOB]\n"), std::string::npos) << text;
+    EXPECT_EQ(Parsed({"help", verb}).text, text);
+  }
 }
 
 struct Wrong {
@@ -154,6 +164,8 @@ TEST_F(LaunchTest, BuiltInJobsGetTheirArguments) {
   EXPECT_EQ(Argv({"run", "grep", "-o", "out", "--", "--name", "in"}), (Args{"ropewalk run", "grep", "-o", "out", "--", "--name", "in"}));
   EXPECT_EQ(Argv({"run", "sort", "in", "-o", "job", "--output", "json"}), (Args{"ropewalk run", "sort", "in", "-o", "job"}));
   EXPECT_EQ(Argv({"submit", "wordcount", "--help"}), (Args{"ropewalk submit", "wordcount", "--help"}));
+  for (const Args& args : {Args{"run", "--", "sort", "in"}, {"--output", "json", "run", "--threads", "2", "--", "sort", "in"}})
+    EXPECT_EQ(Argv(args), (Args{"ropewalk run", "sort", "in"}));
   EXPECT_EQ(Plan({"run", "sort", "in"})->path, "/bin/ropewalk-jobs");
   EXPECT_EQ(Argv({"run", "wordcount", "job", "list"}), (Args{"ropewalk run", "wordcount", "job", "list"}))
       << "verbs of ours are names there";
@@ -200,6 +212,38 @@ TEST_F(LaunchTest, FlagsBeforeAndAfterTheNameMeanTheSame) {
   EXPECT_EQ(Plan({"run", "sort", "in", "--name"}).status().tag(), "CLI02");
 }
 
+TEST_F(LaunchTest, FlagsOfTheOtherVerbAreRefusedBeforeAndAfterTheName) {
+  const std::map<std::string, std::vector<Args>> flags = {
+      {"submit", {{"--threads", "2"}, {"--threads=2"}, {"--memory", "1G"}}},
+      {"run", {{"--master", "m:1"}, {"--master=m:1"}, {"--token-file", "t"}, {"--detach"}}},
+  };
+  for (const auto& [verb, list] : flags) {
+    for (const Args& flag : list) {
+      Args before = {verb}, after = {verb, "sort", "in"};
+      before.insert(before.end(), flag.begin(), flag.end());
+      before.insert(before.end(), {"sort", "in"});
+      after.insert(after.end(), flag.begin(), flag.end());
+      for (const Args& args : {before, after}) {
+        Status status = Plan(args).status();
+        EXPECT_EQ(status.tag(), "CLI02") << status.ToString();
+        EXPECT_NE(status.what().find("takes no " + flag[0].substr(0, flag[0].find('='))), std::string::npos) << status.ToString();
+        EXPECT_EQ(status.fix().find("did you mean"), std::string::npos) << status.ToString();
+      }
+    }
+  }
+}
+
+// A wrong value is told by the flag that was typed, not by the variable that carries it.
+TEST_F(LaunchTest, WrongValuesNameTheFlag) {
+  for (const Args& flag : {Args{"--memory", "2Q"}, {"--memory", "1K"}, {"--threads", "0"}, {"--partitions", "x"}, {"--verify", "maybe"}}) {
+    for (const Args& args : {Args{"run", flag[0], flag[1], "sort", "in"}, Args{"run", "sort", "in", flag[0] + "=" + flag[1]}}) {
+      Status status = Plan(args).status();
+      EXPECT_EQ(status.code(), Code::kInvalid);
+      EXPECT_TRUE(status.what().starts_with(flag[0] + ": \"" + flag[1] + "\"")) << status.ToString();
+    }
+  }
+}
+
 TEST_F(LaunchTest, YourOwnExecutable) {
   std::string job = root_ + "/job";
   EXPECT_EQ(Argv({"run", job, "--", "--iters", "20"}), (Args{job, "--iters", "20"}));
@@ -225,6 +269,32 @@ TEST_F(LaunchTest, WhatCannotBeStarted) {
   Status flag = Plan({"run", "--thraeds", "2", "sort"}).status();
   EXPECT_EQ(flag.tag(), "CLI01");
   EXPECT_NE(flag.fix().find("--threads"), std::string::npos) << flag.ToString();
+}
+
+// Two workers unless told otherwise: with one nobody compares plans. They share the cores.
+TEST_F(LaunchTest, ADevClusterHasTwoWorkersThatShareTheCores) {
+  const unsigned cores = std::max(std::thread::hardware_concurrency(), 1u);
+  auto dev = [](const Args& more) {
+    Args args = {"start", "dev"};
+    args.insert(args.end(), more.begin(), more.end());
+    auto config = LoadConfig(Parsed(args));
+    EXPECT_TRUE(config.ok()) << config.status().ToString();
+    return DevOptionsOf(*config);
+  };
+  auto plain = dev({});
+  ASSERT_TRUE(plain.ok()) << plain.status().ToString();
+  EXPECT_EQ(plain->workers, 2u);
+  EXPECT_EQ(plain->slots, std::max(cores / 2, 1u));
+  EXPECT_GT(plain->memory_bytes, 0u) << "half of the machine's, divided";
+  EXPECT_EQ(dev({"--workers", "1"})->slots, cores);
+  EXPECT_EQ(dev({"--workers", "64", "--slots", "3"})->slots, 3u);
+  EXPECT_EQ(dev({"--workers", "64"})->slots, std::max(cores / 64, 1u));
+  for (const Args& wrong : {Args{"--slots", "0"}, {"--workers", "0"}, {"--slots", "1025"}, {"--workers", "65"}, {"--memory", "1K"}}) {
+    auto refused = dev(wrong);
+    ASSERT_FALSE(refused.ok()) << wrong[0] << " " << wrong[1];
+    EXPECT_EQ(refused.status().tag(), "SPEC02");
+    EXPECT_NE(refused.status().what().find(wrong[1]), std::string::npos) << refused.status().ToString();
+  }
 }
 
 TEST_F(LaunchTest, JobKeysOfTheFileReachTheJob) {

@@ -188,12 +188,29 @@ TEST_F(QueryTest, AFinishedJobHasItsTimesAndItsPlans) {
   stage->mutable_counters()->set_bytes_in(1'500'000);
   AnswerJob(job);
   std::string text = Run({"explain", "j-7f3"}).out;
-  for (const char* part : {"3 earlier actions are not kept", "action 4: WriteText\n", "10/10", "100%", "77", "1.50 MB", "1.23 s"})
+  for (const char* part : {"3 earlier actions are not kept", "action 4: WriteText\n", "10/10", "100%", "77", "1.43 MiB", "1.23 s"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;
   std::string json = Run({"explain", "j-7f3", "--output", "json"}).out;
   EXPECT_NE(json.find("\"past\":[{\"action\":4,"), std::string::npos) << json;
   EXPECT_NE(json.find("\"records_in\":77"), std::string::npos) << json;
+  job.add_argv("./word_count");
+  job.add_argv("books/*.txt");
+  job.add_argv("out\n");
+  job.add_outputs("/data/out");
+  job.set_workers_lost(2);
+  wire::LostWorker* lost = job.add_lost_workers();
+  lost->set_name("worker-2");
+  lost->set_tasks(2);
+  AnswerJob(job);
+  EXPECT_NE(Run({"explain", "j-7f3"}).out.find("worker-2 was lost, and with it the work of 2 tasks"), std::string::npos);
+  std::string shown_json = Run({"job", "show", "j-7f3", "--output", "json"}).out;
+  EXPECT_NE(shown_json.find("\"outputs\":[\"/data/out\"]"), std::string::npos) << shown_json;
+  EXPECT_NE(shown_json.find("\"lost_workers\":[{\"name\":\"worker-2\",\"tasks\":2}]"), std::string::npos) << shown_json;
   std::string show = Run({"job", "show", "j-7f3"}).out;
+  for (const char* line :
+       {"arguments  ./word_count 'books/*.txt' out\\n\n", "output     /data/out\n", "exit code  0\n", "lost       1 workers before these\n",
+        "lost       worker-2 was lost, and with it", "more: `ropewalk explain j-7f3`"})
+    EXPECT_NE(show.find(line), std::string::npos) << line << " is missing in\n" << show;
   EXPECT_NE(show.find("time       1.50 s\n"), std::string::npos) << show;
   EXPECT_EQ(show.find("started    -\n"), std::string::npos) << show;
   EXPECT_EQ(show.find("finished   -\n"), std::string::npos) << show;
@@ -291,6 +308,7 @@ TEST(Start, AnOpenAddressIsRefused) {
     Status status = RefuseOpenAddress(address);
     EXPECT_EQ(status.tag(), "SEC01") << address << " " << status.ToString();
     EXPECT_EQ(ExitCode(status.code()), 2);
+    EXPECT_NE(status.fix().find("one machine"), std::string::npos) << status.ToString();
   }
   EXPECT_TRUE(RefuseOpenAddress("127.0.0.1:0").ok());
   EXPECT_TRUE(RefuseOpenAddress("localhost:0").ok());
@@ -298,6 +316,11 @@ TEST(Start, AnOpenAddressIsRefused) {
 
 TEST(Print, TablesAlignByCharacters) {
   EXPECT_EQ(Table({"A", "NAME"}, {{"ü", "x"}, {"long", "y"}}), "A     NAME\nü     x\nlong  y\n");
+  setenv("TZ", "CET-1", 1);
+  tzset();
+  EXPECT_EQ(HumanTime(1'700'000'000'000'000), "2023-11-14 23:13:20 +0100");
+  unsetenv("TZ");
+  tzset();
   EXPECT_EQ(HumanDuration(420), "0.42 s");
   EXPECT_EQ(HumanDuration(200'000), "3 min 20 s");
   EXPECT_EQ(HumanDuration(7'500'000), "2 h 5 min");

@@ -76,12 +76,17 @@ TEST(MasterLink, AMasterThatIsLostInTheFirstCallIsWaitedFor) {
 
 TEST(MasterLink, OneThatDoesNotComeBackIsGivenUp) {
   auto master = std::make_unique<Master>("127.0.0.1:0", true);
-  MasterLink link({.address = master->address(), .token = rpc::kTestToken, .first_connect_ms = 60'000, .reconnect_ms = 200});
+  std::vector<int> said;
+  MasterLinkOptions options{.address = master->address(), .token = rpc::kTestToken, .first_connect_ms = 60'000, .reconnect_ms = 1'500};
+  options.on_waiting = [&](int patience_ms) { said.push_back(patience_ms); };
+  MasterLink link(options);
   wire::ClientRequest request;
   ASSERT_TRUE(link.Call(&request).ok());
   const std::string address = master->address();
+  EXPECT_TRUE(said.empty());
   master.reset();
   auto answer = link.Call(&request);
+  EXPECT_EQ(said, std::vector<int>{1'500}) << "once, however often it tries";
   EXPECT_EQ(answer.status().tag(), "NET02") << answer.status().ToString();
   EXPECT_NE(answer.status().fix().find("start it again"), std::string::npos) << answer.status().ToString();
   MasterLink stranger({.address = address, .token = rpc::kTestToken, .first_connect_ms = 200, .reconnect_ms = 60'000});

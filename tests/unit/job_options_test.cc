@@ -33,15 +33,29 @@ Taken Take(std::vector<std::string> args, std::map<std::string, std::string> env
 }
 
 TEST(Options, TakesOursAndLeavesTheRest) {
-  Taken taken = Take(
-      {"prog", "in", "--threads", "3", "--memory=2G", "-o", "out", "--verify=off", "--detach", "--master", "h:1", "--", "--threads", "9"});
+  Taken taken = Take({"prog", "in", "--threads", "3", "--memory=2G", "-o", "out", "--verify=off", "--", "--threads", "9"});
   ASSERT_TRUE(taken.options.ok()) << taken.options.status().ToString();
   EXPECT_EQ(taken.args, (std::vector<std::string>{"prog", "in", "-o", "out", "--", "--threads", "9"}));
   EXPECT_EQ(taken.options->threads, 3u);
   EXPECT_EQ(taken.options->memory_bytes, 2ull << 30);
   EXPECT_FALSE(taken.options->verify);
-  EXPECT_TRUE(taken.options->detach);
-  EXPECT_EQ(taken.options->master, "h:1");
+  Taken to_a_master = Take({"prog", "in", "--detach", "--master", "h:1", "-o", "out"});
+  ASSERT_TRUE(to_a_master.options.ok()) << to_a_master.options.status().ToString();
+  EXPECT_EQ(to_a_master.args, (std::vector<std::string>{"prog", "in", "-o", "out"}));
+  EXPECT_TRUE(to_a_master.options->detach);
+  EXPECT_EQ(to_a_master.options->master, "h:1");
+}
+
+TEST(Options, WhatIsForThisProcessIsRefusedBesideAMaster) {
+  for (const char* flag : {"--threads=2", "--memory=1G"}) {
+    for (const Taken& taken : {Take({"p", flag, "--master", "h:1"}), Take({"p", flag}, {{"ROPEWALK_MASTER", "h:1"}})}) {
+      ASSERT_FALSE(taken.options.ok()) << flag;
+      EXPECT_EQ(taken.options.status().tag(), "CFG01");
+      EXPECT_TRUE(taken.options.status().what().starts_with(std::string(flag).substr(0, std::string(flag).find('='))))
+          << taken.options.status().ToString();
+    }
+  }
+  EXPECT_TRUE(Take({"p", "--master", "h:1"}, {{"ROPEWALK_THREADS", "2"}}).options.ok()) << "a file or shell may serve both";
 }
 
 TEST(Options, FlagsBeatTheEnvironment) {
@@ -141,8 +155,12 @@ TEST(Options, AnExecutorKeepsItsArguments) {
 }
 
 TEST(Options, RefusesWhatItCannotUseByName) {
-  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
-           {"p", "--threads", "0"}, {"p", "--threads"}, {"p", "--memory=12Q"}, {"p", "--verify=maybe"}, {"p", "--master", "nowhere"}}) {
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{{"p", "--threads", "0"},
+                                                                                    {"p", "--threads"},
+                                                                                    {"p", "--memory=12Q"},
+                                                                                    {"p", "--memory=1K"},
+                                                                                    {"p", "--verify=maybe"},
+                                                                                    {"p", "--master", "nowhere"}}) {
     Taken taken = Take(args);
     ASSERT_FALSE(taken.options.ok());
     EXPECT_EQ(taken.options.status().code(), Code::kInvalid);
@@ -199,14 +217,14 @@ TEST(Progress, FitsTheTerminal) {
   ProgressState state{"ReadLines > CountByKey (word_count.cc:9)", 40, 10, 2, 1'500'000'000, ""};
   std::string text = ProgressText(state, 2000, 100);
   EXPECT_NE(text.find("10/40"), std::string::npos) << text;
-  EXPECT_NE(text.find("750 MB/s"), std::string::npos) << text;
+  EXPECT_NE(text.find("715 MiB/s"), std::string::npos) << text;
   EXPECT_EQ(text.substr(0, 22), "[=====>              ]");
   ProgressState half{"one long task", 1, 0, 1, 0, "", 500};
   EXPECT_EQ(ProgressText(half, 2000, 100).substr(0, 22), "[==========>         ]") << "a running task counts by what it has read";
   for (int columns : {1, 10, 40, 80}) EXPECT_LT(static_cast<int>(ProgressText(state, 2000, columns).size()), columns);
   EXPECT_EQ(HumanBytes(999), "999 B");
-  EXPECT_EQ(HumanBytes(12'345), "12.3 kB");
-  EXPECT_EQ(HumanBytes(999'999), "1.00 MB");
+  EXPECT_EQ(HumanBytes(12'345), "12.1 KiB");
+  EXPECT_EQ(HumanBytes(1'048'570), "1.00 MiB");
 }
 
 TEST(Report, JsonHasTheSameFields) {

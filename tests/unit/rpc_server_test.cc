@@ -227,6 +227,12 @@ TEST(RpcServer, RefusesAddressesThatOthersCanReach) {
   }
   EXPECT_EQ(Server::Start(loop, ServerOptions{.listen_address = taken.address(), .token = kTestToken}, nullptr).status().tag(), "NET06");
   EXPECT_EQ(Server::Start(loop, ServerOptions{.listen_address = "7077", .token = kTestToken}, nullptr).status().tag(), "NET02");
+  for (const char* address : {"localhost:99999", "[::1]:65536", "127.0.0.1:99999999999999999999"}) {
+    Status status = ResolveAddress(address).status();
+    EXPECT_EQ(status.tag(), "NET02");
+    EXPECT_NE(status.why().find("65535"), std::string::npos) << status.ToString();
+  }
+  EXPECT_EQ(ResolveAddress("localhost:7x").status().why().find("65535"), std::string::npos) << "no number at all";
 }
 
 TEST(RpcChannel, SaysWhatIsWrong) {

@@ -70,19 +70,12 @@ TEST(SchedulerLife, TimesAndPlansOfAFinishedJobSurviveTheMaster) {
   options.epoch_us = 1'700'000'000'000'000;
   Puppet p(options);
   p.AddWorker(1);
-  JobSpec spec;
-  spec.submit_key = "k";
-  spec.settings.verify = false;
-  spec.argv = {"prog", "in", std::string(3000, 'x'), std::string(3000, 'y')};
-  p.Do(JobSubmitted{spec});
-  JobId job = p.Last<AcceptJob>()->job;
+  JobId job = p.Submit();
   ExecutorId e = p.started[0].executor;
   p.Advance(500);
   p.Do(ExecutorReady{e});
   const std::int64_t started_us = options.epoch_us + p.now * 1000;
-  dag::ActionPlan plan = WordCountPlan(3, 2);
-  plan.output = dag::OutputPlace{"/out", dag::OutputKeyOf(job, 0) + "-1"};
-  p.Do(ExecutorAtAction{e, plan});
+  p.Do(ExecutorAtAction{e, WordCountPlan(3, 2)});
   ASSERT_EQ(p.tasks.size(), 2u);
   p.Do(TasksProgressed{e, {{p.tasks[0].id, {10, 1000, 20, 2000, 0}}, {TaskAttempt{StageId{1}, 0, 999}, {5, 5, 5, 5, 5}}}});
   std::optional<JobView> view = p.scheduler->Job(job);
@@ -90,7 +83,6 @@ TEST(SchedulerLife, TimesAndPlansOfAFinishedJobSurviveTheMaster) {
   EXPECT_EQ(view->stages[0].counters.records_in, 10u) << "of the running task, and not of an attempt that is nobody's";
   EXPECT_EQ(view->stages[0].counters.bytes_in, 1000u);
   EXPECT_TRUE(view->past.empty());
-  EXPECT_TRUE(view->outputs.empty()) << "nothing is published yet";
   while (p.FinishTasks() > 0) {
   }
   EXPECT_EQ(p.scheduler->Job(job)->past.size(), 1u) << "an action that is over, while its job goes on";
@@ -109,15 +101,48 @@ TEST(SchedulerLife, TimesAndPlansOfAFinishedJobSurviveTheMaster) {
     EXPECT_EQ(view->past[0].stages[0].done, 3u);
     EXPECT_EQ(view->past[0].stages[0].tasks, 3u);
     EXPECT_TRUE(p.scheduler->Job(job, false)->past.empty()) << "those who only follow are not sent it";
-    EXPECT_EQ(view->argv, (std::vector<std::string>{"prog", "in", std::string(3000, 'x'), "..."})) << "4 KiB of them";
-    EXPECT_EQ(view->outputs, std::vector<std::string>{"/out"});
-    EXPECT_TRUE(p.scheduler->Job(job, false)->argv.empty());
     p.Advance(10'000);
     if (life == 0) p.Restart();
     if (life == 1) {  // and a snapshot instead of the journal
       p.journal = p.scheduler->Snapshot();
       p.Restart();
     }
+  }
+}
+
+// What the job was called with, and where its output lies.
+TEST(SchedulerLife, ArgumentsAndOutputFoldersSurviveTheMaster) {
+  Puppet p;
+  p.segment_stages.ids.clear();
+  p.AddWorker(1);
+  JobSpec spec;
+  spec.submit_key = "k";
+  spec.settings.verify = false;
+  spec.argv = {"prog", "in", std::string(3000, 'x'), std::string(3000, 'y')};
+  p.Do(JobSubmitted{spec});
+  JobId job = p.Last<AcceptJob>()->job;
+  ExecutorId e = p.started[0].executor;
+  p.Do(ExecutorReady{e});
+  for (std::uint64_t sequence : {1, 2, 3}) {
+    dag::ActionPlan plan = MakePlan(
+        sequence, {MakeStage(2 * sequence, 1, dag::StageOutput::kFiles),
+                   MakeStage(2 * sequence + 1, 1, dag::StageOutput::kCommit, {{StageId{2 * sequence}, dag::InputPattern::kGather, 0}})});
+    plan.output = dag::OutputPlace{sequence == 3 ? "/other" : "/out", dag::OutputKeyOf(job, 0) + "-" + std::to_string(sequence)};
+    p.Do(ExecutorAtAction{e, plan});
+    EXPECT_EQ(p.scheduler->Job(job)->outputs.size(), sequence == 1 ? 0u : 1u)
+        << "what is not published is none, and each folder counts once";
+    while (p.FinishTasks() > 0) {
+    }
+  }
+  p.Do(MainReturned{e, 0});
+  for (int life = 0; life < 2; ++life) {
+    std::optional<JobView> view = p.scheduler->Job(job);
+    ASSERT_TRUE(view.has_value());
+    EXPECT_EQ(view->phase, JobPhase::kSucceeded) << view->status.ToString();
+    EXPECT_EQ(view->argv, (std::vector<std::string>{"prog", "in", std::string(3000, 'x'), "..."})) << "4 KiB of them";
+    EXPECT_EQ(view->outputs, (std::vector<std::string>{"/out", "/other"}));
+    EXPECT_TRUE(p.scheduler->Job(job, false)->argv.empty()) << "those who only follow are not sent it";
+    p.Restart();
   }
 }
 

@@ -13,6 +13,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/escape.h"
 #include "rpc/channel.h"
 #include "rpc/event_loop.h"
 #include "worker/blocks/unique_fd.h"
@@ -26,7 +27,8 @@ Status CannotUse(const std::string& folder, const std::string& why) {
   return Status(Code::kUserError, "WORKER12", "cannot use the state folder " + folder, why, "name a writable folder of our own with --dir");
 }
 
-Result<blocks::UniqueFd> LockFolder(const std::string& folder) {
+// The lock is the kernel's; what is written in the file is for people.
+Result<blocks::UniqueFd> LockFolder(const std::string& folder, const std::string& name) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return CannotUse(folder, error.message());
@@ -34,9 +36,16 @@ Result<blocks::UniqueFd> LockFolder(const std::string& folder) {
   std::string path = folder + "/worker.lock";
   blocks::UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock) return CannotUse(path, std::strerror(errno));
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
-    return Status(Code::kUnavailable, "WORKER11", "another worker uses " + folder, std::strerror(errno),
-                  "stop it, or name another folder with --dir");
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    char text[512];
+    const ssize_t n = ::pread(lock.get(), text, sizeof text, 0);
+    return Status(Code::kUnavailable, "WORKER11", "another worker uses this state folder: " + EscapeForLog(folder),
+                  "held by " + EscapeForLog(std::string_view(text, n > 0 ? static_cast<std::size_t>(n) : 0)),
+                  "stop that one, or give this one a folder of its own with --dir");
+  }
+  const std::string holder = "pid " + std::to_string(::getpid()) + ", worker " + name;
+  if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), holder.data(), holder.size(), 0) < 0)
+    return CannotUse(path, std::strerror(errno));
   return lock;
 }
 
@@ -50,7 +59,7 @@ Status RunWorker(WorkerOptions options) {
   if (options.memory_bytes == 0) options.memory_bytes = MachineMemoryBytes() / 2;
   if (options.name.empty()) options.name = HostName() + "-" + std::to_string(::getpid());
   ASSIGN_OR_RETURN(std::string token, rpc::ReadTokenFile(options.token_file));
-  ASSIGN_OR_RETURN(blocks::UniqueFd lock, LockFolder(options.state_dir));
+  ASSIGN_OR_RETURN(blocks::UniqueFd lock, LockFolder(options.state_dir, options.name));
   ASSIGN_OR_RETURN(std::unique_ptr<Spawner> spawner, Spawner::Start());  // before the first thread
   JobUser user;
   if (!options.job_user.empty()) {

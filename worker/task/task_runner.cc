@@ -1,7 +1,9 @@
 #include "worker/task/task_runner.h"
 
 #include <cxxabi.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -12,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/escape.h"
 #include "worker/task/exception.h"
 #include "worker/task/tracking_reader.h"
 
@@ -22,12 +25,31 @@ thread_local dag::RecordCursor* crash_cursor = nullptr;  // of the task that thi
 
 std::string TaskName(const TaskOrder& order) { return "task " + std::to_string(order.id.task) + " of \"" + order.stage_name + "\""; }
 
+// How the record at the cursor begins, or "" where that cannot be told: no file, a compressed one, or a path that was too long to keep.
+std::string RecordText(const dag::RecordCursor& cursor) {
+  constexpr std::size_t kBytes = 80;
+  const std::string_view path = cursor.source;
+  if (!path.starts_with('/') || path.ends_with(".gz") || path.ends_with(".zst")) return "";
+  const int fd = ::open(cursor.source, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) return "";
+  char bytes[kBytes + 1];
+  const ssize_t n = ::pread(fd, bytes, sizeof bytes, static_cast<off_t>(cursor.offset.load(std::memory_order_relaxed)));
+  ::close(fd);
+  if (n <= 0) return "";
+  std::string_view record(bytes, static_cast<std::size_t>(n));
+  record = record.substr(0, record.find('\n'));
+  const bool cut = record.size() > kBytes;
+  return "\"" + EscapeForLog(record.substr(0, kBytes)) + (cut ? "\"..." : "\"");
+}
+
 // Where the task stood in its input, as words for a message.
 std::string Place(const dag::RecordCursor& cursor, bool precise) {
   std::string place = "input split " + std::to_string(cursor.split.load(std::memory_order_relaxed)) + ", ";
   if (cursor.source[0] != 0) place += std::string(cursor.source) + " ";
   place += precise ? "at offset " : "in the batch that starts at offset ";
-  return place + std::to_string(cursor.offset.load(std::memory_order_relaxed));
+  place += std::to_string(cursor.offset.load(std::memory_order_relaxed));
+  if (std::string record = precise ? RecordText(cursor) : ""; !record.empty()) place += ": " + record;
+  return place;
 }
 
 // The border: no exception passes it.
@@ -41,8 +63,8 @@ Status RunProgram(const TaskOrder& order, const dag::RecordCursor& cursor, dag::
   } catch (const abi::__forced_unwind&) {
     throw;  // the thread is being ended from outside; swallowing it would abort the process
   } catch (...) {
-    return Status(Code::kUserError, "USER01", TaskName(order) + " threw " + DescribeCurrentException(),
-                  "the job's own code failed on " + Place(cursor, order.precise_cursor), "mend that record, or the code that reads it");
+    return Status(Code::kUserError, "USER01", "the job's code threw " + DescribeCurrentException(),
+                  "it stood at " + Place(cursor, order.precise_cursor), "mend that record, or the code that reads it");
   }
 }
 
