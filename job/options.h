@@ -52,7 +52,8 @@ struct JobOptions {
 using Getenv = std::function<const char*(const char*)>;
 
 // Takes our flags out of `args` (up to a "--", which stays) and reads the environment. `args[0]` is the program. kInvalid CFG01 names the
-// flag or variable; it also refuses flags for this process (--threads, --memory) beside --master. An executor's arguments are left alone: its client took them out already.
+// flag or variable; it also refuses flags for this process (--threads, --memory) beside --master. An executor's
+// arguments are left alone: its client took them out already.
 Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& environment);
 
 // "--threads" and the others.

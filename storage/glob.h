@@ -18,8 +18,9 @@ bool GlobMatch(std::string_view pattern, std::string_view name);
 bool HasGlobCharacters(std::string_view text);
 
 // Calls `found` for every existing path that the absolute `pattern` matches, in byte order component by component. In each component an
-// existing name wins over the pattern. "**" does not follow links to folders, and with it a path may be found twice. Names that begin with '.' or '_' are matched only by a pattern that begins with the same byte;
-// others are counted in `skipped_hidden`. IO02 for a folder that cannot be read.
+// existing name wins over the pattern. "**" does not follow links to folders, and with it a path may be found twice. Names that begin with
+// '.' or '_' are matched only by a pattern that begins with the same byte; others are counted in `skipped_hidden`. IO02 for a folder
+// that cannot be read.
 Status GlobExpand(const std::string& pattern, std::uint64_t* skipped_hidden, const std::function<Status(const std::string& path)>& found);
 
 }  // namespace ropewalk::storage
