@@ -90,6 +90,11 @@ std::string Arguments(const wire::JobState& job) {
   std::string text;
   for (const std::string& argument : job.argv()) {
     std::string shown = EscapeForLog(argument, 200);
+    const bool ours = text.empty() && shown.starts_with("ropewalk ");  // as the user typed it
+    if (ours) {
+      text = shown;
+      continue;
+    }
     if (shown.empty() || shown.find_first_of(" \t\"'$`*?[]{}()<>|&;#~!") != std::string::npos) shown = "'" + shown + "'";
     text += (text.empty() ? "" : " ") + shown;
   }

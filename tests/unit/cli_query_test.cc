@@ -203,6 +203,11 @@ TEST_F(QueryTest, AFinishedJobHasItsTimesAndItsPlans) {
   lost->set_tasks(2);
   AnswerJob(job);
   EXPECT_NE(Run({"explain", "j-7f3"}).out.find("worker-2 was lost, and with it the work of 2 tasks"), std::string::npos);
+  wire::JobState built_in = job;
+  built_in.set_argv(0, "ropewalk submit");
+  AnswerJob(built_in);
+  EXPECT_NE(Run({"job", "show", "j-7f3"}).out.find("arguments  ropewalk submit 'books/*.txt' "), std::string::npos);
+  AnswerJob(job);
   std::string shown_json = Run({"job", "show", "j-7f3", "--output", "json"}).out;
   EXPECT_NE(shown_json.find("\"outputs\":[\"/data/out\"]"), std::string::npos) << shown_json;
   EXPECT_NE(shown_json.find("\"lost_workers\":[{\"name\":\"worker-2\",\"tasks\":2}]"), std::string::npos) << shown_json;
