@@ -99,10 +99,10 @@ class Connected : public Communicator {
   bool IsDone(const Handle& handle) const override { return handle->is_done.load(); }
 
   void Abort(const Status& why) override {
-    if (!engine_->Fail(why)) return;
-    // The links may not be there yet, or not any more; then their end says it.
+    // Under the mutex: the program may end as soon as its call has failed, and must not leave before the peers were told why. The links
+    // may not be there yet, or not any more; then their end says it.
     std::lock_guard lock(links_mutex_);
-    if (links_ != nullptr) links_->TellFailed(why);
+    if (engine_->Fail(why) && links_ != nullptr) links_->TellFailed(why);
   }
 
   std::uint64_t steps() const override { return engine_->steps(); }

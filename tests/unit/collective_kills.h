@@ -105,7 +105,11 @@ inline int RankMain(char** argv) {
       Status waited = all.Wait(*handle);
       if (status.ok()) status = waited;
     }
-    if (!status.ok()) return status.what() == dead ? kNamedTheDead : kNamedAnother;
+    if (!status.ok() && status.what() == dead) return kNamedTheDead;
+    if (!status.ok()) {
+      std::fprintf(stderr, "rank %d: %s\n", rank, status.ToString().c_str());
+      return kNamedAnother;
+    }
     const auto sum = static_cast<float>(ranks * (ranks - 1) / 2);
     if (later[0] != sum || later[lengths[0] - 1] != sum || now[0] != sum + static_cast<float>(ranks)) return kWrongSum;
   }

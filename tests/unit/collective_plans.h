@@ -38,6 +38,7 @@ inline std::vector<Case> AllCases(std::int32_t ranks, std::int64_t segment_bytes
   };
   add("direct", {.segment_bytes = segment_bytes});
   add("direct", {.deterministic = true, .slots = 1});
+  add("direct", {.channels = 2, .segment_bytes = segment_bytes});
   add("ring", {.channels = 1, .segment_bytes = segment_bytes});
   add("ring", {.channels = 2, .segment_bytes = segment_bytes});
   add("recursive_doubling", {.slots = 1});

@@ -22,6 +22,8 @@ Choice Choose(const Request& request, std::int64_t count, bool shares_memory, st
         break;
       }
       choice.algorithm = is_small && !request.deterministic ? "recursive_doubling" : "direct";
+      // One channel's messages travel while the other's are folded.
+      if (!shares_memory && !is_small) choice.channels = 2;
       break;
     case Collective::kBroadcast:
       choice.algorithm = is_small ? "broadcast_tree" : "broadcast_chain";

@@ -79,7 +79,7 @@ SharedTransport::SharedTransport(std::int32_t rank, Board board, std::vector<cha
       pool_(pools_[rank] == nullptr ? Pool() : Pool(pools_[rank], pool_bytes)),
       labels_(board.channels()),
       left_(board.ranks()),
-      spins_(CalibratedSpins(board.ranks())) {}
+      patience_(CalibratedPatience(board.ranks())) {}
 
 void SharedTransport::Abort(const Board& board, std::int32_t lost_rank) {
   std::uint32_t none = 0;
@@ -213,7 +213,7 @@ void SharedTransport::Wait(bool spin) {
   }
   if (status_.ok()) CompareCalls();
   if (!status_.ok()) return;
-  WaitForBell(sleeper, seen_, spin ? spins_ : 0, kSleepMsMax);
+  WaitForBell(sleeper, seen_, spin ? patience_ : Patience{}, kSleepMsMax);
   seen_ = sleeper->bell.load(std::memory_order_acquire);
 }
 

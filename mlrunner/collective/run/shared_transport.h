@@ -121,7 +121,8 @@ class SharedTransport : public Transport {
   Pool pool_;
   std::vector<CallLabel> labels_;        // by channel
   std::vector<std::atomic<bool>> left_;  // by rank
-  std::uint32_t spins_, seen_ = 0;
+  const Patience patience_;
+  std::uint32_t seen_ = 0;
   Interruption interruption_;
   Status status_;
 };

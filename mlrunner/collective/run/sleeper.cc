@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 
 namespace ropewalk::collective {
@@ -30,9 +31,12 @@ std::int64_t NowNs() {
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
-// Longer than a woken thread takes to run again: a rank that gives up before its sleeping peer can answer sleeps, too, and then both wake
-// each other for ever. A wake-up costs both sides system calls and changes of context, and on virtual machines some ten times as much.
-constexpr std::int64_t kCallsOfASleep = 64;
+// A hand-over between two cores takes a tenth of this.
+constexpr std::int64_t kSpinNs = 20'000;
+// Together with the spins longer than a woken thread takes to run again: a rank that gives up before its sleeping peer can answer sleeps,
+// too, and then each wakes the other for ever (seen: 2.4 µs become 35). Yielding, because a kernel likes to wake a thread on the core of
+// the one who wakes it, and a rank that only spins there keeps its peer out.
+constexpr std::uint32_t kYields = 200, kYieldsOfMany = 20;
 
 }  // namespace
 
@@ -42,10 +46,14 @@ void Wake(Sleeper* sleeper) {
   if (sleeper->sleeping.load(std::memory_order_seq_cst) != 0) Futex(&sleeper->bell, FUTEX_WAKE, 1, nullptr);
 }
 
-void WaitForBell(Sleeper* sleeper, std::uint32_t seen, std::uint32_t spins, std::uint32_t sleep_ms_max) {
-  for (std::uint32_t i = 0; i < spins; ++i) {
+void WaitForBell(Sleeper* sleeper, std::uint32_t seen, Patience patience, std::uint32_t sleep_ms_max) {
+  for (std::uint32_t i = 0; i < patience.spins; ++i) {
     if (sleeper->bell.load(std::memory_order_acquire) != seen) return;
     Pause();
+  }
+  for (std::uint32_t i = 0; i < patience.yields; ++i) {
+    if (sleeper->bell.load(std::memory_order_acquire) != seen) return;
+    sched_yield();
   }
   sleeper->sleeping.store(1, std::memory_order_seq_cst);
   if (sleeper->bell.load(std::memory_order_seq_cst) == seen) {
@@ -56,21 +64,17 @@ void WaitForBell(Sleeper* sleeper, std::uint32_t seen, std::uint32_t spins, std:
   sleeper->sleeping.store(0, std::memory_order_seq_cst);
 }
 
-std::uint32_t CalibratedSpins(std::int32_t ranks_on_machine) {
+Patience CalibratedPatience(std::int32_t ranks_on_machine) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   long usable = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : sysconf(_SC_NPROCESSORS_ONLN);
-  if (ranks_on_machine > usable) return 0;
-  // About as long as a sleep would cost: then spinning costs at most twice the best choice.
+  if (ranks_on_machine > usable) return {.spins = 0, .yields = kYieldsOfMany};
   constexpr std::int64_t kProbes = 256;
-  std::atomic<std::uint32_t> word{0};
-  std::int64_t begin = NowNs();
-  for (std::int64_t i = 0; i < kProbes; ++i) Futex(&word, FUTEX_WAKE, 1, nullptr);
-  std::int64_t calls_ns = NowNs() - begin;
-  begin = NowNs();
+  const std::int64_t begin = NowNs();
   for (std::int64_t i = 0; i < kProbes; ++i) Pause();
-  std::int64_t pauses_ns = NowNs() - begin;
-  return static_cast<std::uint32_t>(calls_ns * kCallsOfASleep / (pauses_ns > 0 ? pauses_ns : 1));
+  const std::int64_t pauses_ns = std::max<std::int64_t>(1, NowNs() - begin);
+  // A probe that was interrupted must not make it short.
+  return {.spins = static_cast<std::uint32_t>(std::clamp<std::int64_t>(kSpinNs * kProbes / pauses_ns, 100, 10'000)), .yields = kYields};
 }
 
 }  // namespace ropewalk::collective

@@ -1,5 +1,5 @@
-// Waiting for another core: spin for a while, then sleep. The one who waits raises a flag before it sleeps, and a waker makes a system
-// call only if the flag is up.
+// Waiting for another core: spin for a while, then let others run and look again, then sleep. The one who waits raises a flag before it
+// sleeps, and a waker makes a system call only if the flag is up.
 //
 // Lives in memory that processes share. Thread rule: one thread waits, any may wake.
 #pragma once
@@ -17,12 +17,16 @@ struct alignas(64) Sleeper {
 // After what the waiter waits for has been written.
 void Wake(Sleeper* sleeper);
 
-// Returns when the bell has rung since it stood at `seen`, or now and then without a reason. Spins `spins` times first; then sleeps, at
-// most `sleep_ms_max`.
-void WaitForBell(Sleeper* sleeper, std::uint32_t seen, std::uint32_t spins, std::uint32_t sleep_ms_max);
+// How often to look before sleeping: between pauses of the processor, then between turns of whoever else wants this core.
+struct Patience {
+  std::uint32_t spins = 0, yields = 0;
+};
 
-// Spins that are worth it: none when the ranks of this machine outnumber its cores, for then a spinning rank keeps the one it waits for
-// from running.
-std::uint32_t CalibratedSpins(std::int32_t ranks_on_machine);
+// Returns when the bell has rung since it stood at `seen`, or now and then without a reason. Sleeps at most `sleep_ms_max`.
+void WaitForBell(Sleeper* sleeper, std::uint32_t seen, Patience patience, std::uint32_t sleep_ms_max);
+
+// What is worth it. No spins when the ranks of this machine outnumber its cores, for then a spinning rank keeps the one it waits for from
+// running.
+Patience CalibratedPatience(std::int32_t ranks_on_machine);
 
 }  // namespace ropewalk::collective

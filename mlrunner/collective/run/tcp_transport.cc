@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -17,7 +18,6 @@
 #include <utility>
 
 #include "base/hash.h"
-#include "mlrunner/collective/run/sleeper.h"
 
 namespace ropewalk::collective {
 namespace {
@@ -26,6 +26,8 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 constexpr std::uint32_t kMagic = 0x4c4f4352;  // "RCOL"
 constexpr std::uint16_t kVersion = 2;
 constexpr int kPollMsMax = 100;
+// A look at the sockets takes as long as so many pauses of a spinning thread, about.
+constexpr std::uint32_t kPausesOfALook = 32;
 // How long a broken connection waits for the one who knows why.
 constexpr std::int64_t kVerdictMsMax = 2'000;
 
@@ -58,7 +60,7 @@ TcpTransport::TcpTransport(std::int32_t rank, std::int32_t ranks, std::int32_t c
       labels_(channels),
       left_(ranks),
       bell_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      spins_(CalibratedSpins(options.ranks_on_machine) / 8) {
+      patience_(CalibratedPatience(options.ranks_on_machine)) {
   for (std::size_t i = 0; i < lines_.size(); ++i) {
     lines_[i].socket = i < sockets.size() ? sockets[i] : -1;
     if (lines_[i].socket < 0) continue;
@@ -269,8 +271,12 @@ void TcpTransport::Wait(bool spin) {
     if (events != 0) polls_.push_back({line.socket, events, 0});
   }
   // The steps look again a few times before the thread sleeps.
-  if (spin && ++spun_ < spins_) return;
-  spun_ = 0;
+  const std::uint32_t spins = patience_.spins / kPausesOfALook;
+  if (spin && ++looks_ < spins + patience_.yields) {
+    if (looks_ > spins) sched_yield();
+    return;
+  }
+  looks_ = 0;
   polls_.push_back({bell_, POLLIN, 0});
   // EINTR and time-outs are fine: the caller looks for itself.
   (void)poll(polls_.data(), polls_.size(), kPollMsMax);

@@ -19,6 +19,7 @@
 
 #include "base/status.h"
 #include "mlrunner/collective/run/pool.h"
+#include "mlrunner/collective/run/sleeper.h"
 #include "mlrunner/collective/run/transport.h"
 
 namespace ropewalk::collective {
@@ -94,7 +95,8 @@ class TcpTransport : public Transport {
   std::vector<std::atomic<bool>> left_;  // by rank
   std::vector<struct pollfd> polls_;
   int bell_;  // an eventfd
-  std::uint32_t spins_, spun_ = 0;
+  const Patience patience_;
+  std::uint32_t looks_ = 0;
   std::int32_t closed_peer_ = -1;  // the first whose connection broke; why is not known yet
   std::int64_t closed_at_ms_ = 0;
   Interruption interruption_;
