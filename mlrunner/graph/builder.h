@@ -37,7 +37,11 @@ struct Value {
   Dtype dtype() const { return type().dtype; }
   const Shape& shape() const { return type().shape; }
   std::size_t rank() const { return shape().size(); }
-  Dim dim(int axis) const { return axis < static_cast<int>(rank()) ? shape()[axis < 0 ? rank() + axis : axis] : Dim(); }
+  // 0 where there is no such axis, as of a value that is not valid: what is made of it is refused by its op.
+  Dim dim(int axis) const {
+    int at = axis < 0 ? static_cast<int>(rank()) + axis : axis;
+    return at >= 0 && at < static_cast<int>(rank()) ? shape()[at] : Dim();
+  }
 };
 
 // A parameter's value as of now, and the state that holds it.
