@@ -43,6 +43,7 @@ std::string HowToStart(const std::string& address) {
 }
 
 Result<std::string> TokenFor(const std::string& address, const std::string& token_file) {
+  RETURN_IF_ERROR(rpc::ParseHostPort(address).status());  // before anything that would only hide it
   Result<std::string> token = rpc::ReadTokenFile(token_file);
   if (token.ok() || access(token_file.c_str(), F_OK) == 0 || SomebodyListens(address)) return token;
   return Status(Code::kUnavailable, "NET04", "no cluster runs at " + address,

@@ -10,7 +10,7 @@
 namespace ropewalk::job {
 
 // The token in `token_file`, to be shown to the master at `address`. Where neither the file exists nor anything listens there, no cluster
-// was started: kUnavailable NET04 says how to start one. Else what ReadTokenFile says.
+// was started: kUnavailable NET04 says how to start one. kInvalid NET02 for an address that is none. Else what ReadTokenFile says.
 Result<std::string> TokenFor(const std::string& address, const std::string& token_file);
 
 // The hint for an address at which nobody answers.

@@ -291,6 +291,12 @@ TEST_F(QueryTest, FailuresHaveThreePartsAndTheirExitCode) {
   EXPECT_EQ(Run({"job", "list", "--token-file", root_ + "/other"}).code, 4);
   std::filesystem::permissions(root_ + "/other", std::filesystem::perms(0644));
   EXPECT_EQ(Run({"job", "list", "--token-file", root_ + "/other"}).code, 4);
+  for (const std::string& token : {root_ + "/token", root_ + "/no_token"}) {
+    Outcome address = Run({"job", "list", "--master", "localhost:99999", "--token-file", token}, false);
+    EXPECT_EQ(address.code, 2) << address.err;
+    EXPECT_NE(address.err.find("error[NET02]"), std::string::npos) << "and not the token: " << address.err;
+    EXPECT_NE(address.err.find("65535"), std::string::npos) << address.err;
+  }
   Outcome json = Run({"job", "lst", "--output", "json"}, false);
   EXPECT_EQ(json.code, 2);
   EXPECT_EQ(json.err.substr(0, 41), "{\"error\":{\"code\":\"invalid\",\"tag\":\"CLI01\",") << json.err;
