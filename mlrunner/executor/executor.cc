@@ -111,12 +111,12 @@ struct Executable::Impl {
   const Graph& graph;
   Bindings bindings;
   ExecutorOptions options;
+  HugeBuffer arena;  // before `code`: a kernel whose work was started by a run that failed ends it when it goes, and writes until then
   std::vector<Instruction> code;
   std::vector<Buffer> buffers;
   std::vector<char*> places;  // of the buffers
   MemoryPlan plan, registered_plan;
   std::size_t bound = 0, fallbacks = 0;
-  HugeBuffer arena;
   struct Seen {
     std::string name;
     Place place;

@@ -47,7 +47,8 @@ struct KernelCall {
 struct CompiledKernel {
   std::function<Status(const KernelCall&)> run;
   std::size_t scratch_bytes = 0;
-  // For split ops: `run` starts the work, `wait` ends it. Empty: run has done everything.
+  // For split ops: `run` starts the work, `wait` ends it. Empty: run has done everything. A run that fails elsewhere does not wait: then
+  // the kernel's end must, or see to it that nothing is written any more.
   std::function<Status()> wait;
   bool is_reference = false;
 };

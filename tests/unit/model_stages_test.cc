@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/huge_pages.h"
 #include "mlrunner/executor/executor.h"
 #include "mlrunner/graph/grad.h"
 #include "mlrunner/graph/maths.h"
@@ -182,6 +183,53 @@ TEST(Stages, KernelsThatStartAreWaitedFor) {
     for (int i = 0; i < 3; ++i) EXPECT_NEAR(y.data[i], 2 * (i + 1) + std::tanh(i + 1), 1e-6);
     EXPECT_EQ(order, (std::vector<std::string>{"start", "done"}));
   }
+}
+
+// A run fails while something is on its way: its kernel goes with the executable, and finds its memory still there.
+TEST(Stages, MemoryOutlivesWhatAFailedRunHasStarted) {
+  struct Work {
+    char* out = nullptr;
+    bool* memory_was_given_away = nullptr;
+    ~Work() {
+      // Memory that went back to the pool is what the pool gives next.
+      HugeBuffer next = ProcessPages().Take(64);
+      if (out != nullptr) *memory_was_given_away = next.data() <= out && out < next.data() + next.bytes();
+    }
+  };
+  Builder b;
+  Value x = b.Input("x", Dtype::kF32, {3});
+  Value late = b.EmitOne(kLate, {x});
+  b.Output("y", late + Tanh(x));
+  Graph whole = *b.Finish();
+  Graph split = *SplitStartDone(whole, whole.value(late.id).producer, 1);
+  bool given_away = false;
+  char* started = nullptr;
+  KernelTable table = CpuKernels();
+  table.Add(kLate, Device::kCpu, Dtype::kF32, [&](const KernelRequest&) -> Result<CompiledKernel> {
+    auto work = std::make_shared<Work>();
+    work->memory_was_given_away = &given_away;
+    CompiledKernel kernel;
+    kernel.run = [work, &started](const KernelCall& call) {
+      started = work->out = static_cast<char*>(call.out[0]);
+      return Status();
+    };
+    kernel.wait = [work] { return Status(); };
+    return kernel;
+  });
+  table.Add(kTanh, Device::kCpu, Dtype::kF32, [](const KernelRequest&) -> Result<CompiledKernel> {
+    return CompiledKernel{[](const KernelCall&) { return Status(Code::kUserError, "TEST01", "it fails"); }};
+  });
+  {
+    auto executable = Compile(split, {}, {}, table);
+    ASSERT_TRUE(executable.ok()) << executable.status().ToString();
+    Tensor input = ToTensor(Dtype::kF32, {{3}, {1, 2, 3}});
+    RunInputs inputs;
+    inputs.micro_batches[0] = {&input};
+    StateStore states;
+    EXPECT_EQ((*executable)->Run(inputs, states).status().tag(), "TEST01");
+    ASSERT_NE(started, nullptr);
+  }
+  EXPECT_FALSE(given_away);
 }
 
 }  // namespace
