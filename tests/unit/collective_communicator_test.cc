@@ -28,11 +28,13 @@ void ExpectSum(const float* data, std::int64_t count, std::int32_t ranks, std::i
 }
 
 TEST_P(Communicators, ReduceWhatLiesInThePoolAndWhatDoesNot) {
+  CommunicatorOptions options = Over(GetParam());
+  options.segment_bytes = 8 << 10;
   for (std::int32_t ranks : {1, 2, 3, 4})
-    WithRanks(ranks, Over(GetParam()), [&](Communicator& all, Meeting&) {
+    WithRanks(ranks, options, [&](Communicator& all, Meeting&) {
       EXPECT_EQ(all.shares_memory(), GetParam() == Wire::kShared);
       for (const char* algorithm : {"", "direct", "ring", "recursive_doubling", "chain"})
-        for (std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{5}, std::int64_t{1000}, std::int64_t{300'007}}) {
+        for (std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{5}, std::int64_t{1000}, std::int64_t{40'007}}) {
           const auto bytes = static_cast<std::size_t>(count) * 4;
           auto pooled = all.Allocate(bytes + 4);
           ASSERT_TRUE(pooled.ok()) << pooled.status().ToString();
@@ -128,7 +130,7 @@ TEST_P(Communicators, SubmittedCallsEndRightInWhateverOrderRanksWait) {
     options.credit_bytes = 200'000;
     WithRanks(ranks, options, [&](Communicator& all, Meeting&) {
       Random shared(seed), own = Random::ForPurpose(seed, static_cast<std::uint64_t>(all.rank()));
-      for (int round = 0; round < 8; ++round) {
+      for (int round = 0; round < 4; ++round) {
         constexpr int kCalls = 24;
         std::vector<std::vector<float>> vectors(kCalls);
         std::vector<Handle> handles;
@@ -185,9 +187,9 @@ TEST_P(Communicators, AnUrgentCallOvertakesALongOne) {
   WithRanks(2, options, [&](Communicator& all, Meeting&) {
     // Whether it overtakes is decided on rank 0, for all; that the long one is still under way then is likely at each try.
     bool overtook = false;
-    std::vector<float> big(4 << 20), small(100);
-    for (int round = 0; round < 20; ++round) {
-      auto last = all.Submit({.in = big.data(), .out = big.data(), .count = 4 << 20, .op = ReduceOp::kMax, .name = "big"}, {.priority = 9});
+    std::vector<float> big(2 << 20), small(100);
+    for (int round = 0; round < 10; ++round) {
+      auto last = all.Submit({.in = big.data(), .out = big.data(), .count = 2 << 20, .op = ReduceOp::kMax, .name = "big"}, {.priority = 9});
       auto first = all.Submit({.in = small.data(), .out = small.data(), .count = 100, .op = ReduceOp::kMax, .name = "small"}, {});
       ASSERT_TRUE(last.ok() && first.ok());
       ASSERT_TRUE(all.Wait(*first).ok());
