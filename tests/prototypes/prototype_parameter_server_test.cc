@@ -145,6 +145,7 @@ class Server {
         std::unique_lock lock(mutex_);
         auto behind = [&] { return step - *std::min_element(applied_.begin(), applied_.end()); };
         changed_.wait(lock, [&] { return !options_.gated || behind() <= options_.staleness || failed_; });
+        if (failed_) return Status(Code::kUnavailable, "COLL20", "another thread has failed");  // what came last may be of a dead rank
         worst_ = std::max(worst_, behind());
         if (behind() > options_.staleness) return Status(Code::kInternal, "TEST04", "a lookup is staler than the bound");
         for (int i = 0; i < kIds; ++i) std::copy_n(&table_[ids[i] * kWidth], kWidth, &rows[i * kWidth]);
@@ -170,6 +171,7 @@ class Server {
       for (int i = 0; i < kIds; ++i)
         for (int k = 0; k < kWidth; ++k) sums[ids[i]][k] += rows[i * kWidth + k];
       std::lock_guard lock(mutex_);
+      if (failed_) return Status(Code::kUnavailable, "COLL20", "another thread has failed");
       for (const auto& [id, sum] : sums)
         for (int k = 0; k < kWidth; ++k) table_[id * kWidth + k] -= kRate * sum[k];
       ++applied_[trainer];
