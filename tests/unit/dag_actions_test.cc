@@ -1,13 +1,18 @@
 // Actions: what comes back to main.
 #include <gtest/gtest.h>
 
-#include <complex>
 #include <numeric>
 
 #include "tests/unit/dag_model.h"
 
 namespace ropewalk::dag {
 namespace {
+
+// No number, but it has a plus.
+struct Totals {
+  std::uint64_t records = 0, bytes = 0;
+};
+Totals operator+(const Totals& a, const Totals& b) { return {a.records + b.records, a.bytes + b.bytes}; }
 
 TEST(Actions, TakeTopCountSumReduce) {
   ForPartitions([](Session& job, const Pairs& data, std::mt19937_64&) {
@@ -39,8 +44,9 @@ TEST(Actions, TakeTopCountSumReduce) {
     std::string all;
     for (const Pair& p : data) all += p.first;
     EXPECT_EQ(in.Map([](const Pair& p) { return p.first; }).Reduce([](std::string& a, const std::string& b) { a += b; }).value_or(""), all);
-    std::complex<double> by_plus = in.Map([](const Pair& p) { return std::complex<double>(1, double(p.first.size())); }).Sum();
-    EXPECT_EQ(by_plus, std::complex<double>(double(data.size()), double(all.size())));
+    Totals totals = in.Map([](const Pair& p) { return Totals{1, p.first.size()}; }).Sum();
+    EXPECT_EQ(totals.records, data.size());
+    EXPECT_EQ(totals.bytes, all.size());
   });
 }
 

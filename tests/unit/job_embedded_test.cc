@@ -1,10 +1,6 @@
 // The embedded backend: the real scheduler core, task runner and block store in this process.
 #include "job/embedded/embedded_backend.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#include <sanitizer/allocator_interface.h>
-#endif
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -20,6 +16,10 @@
 #include "dag/dataset.h"
 #include "dag/session.h"
 #include "dag/text.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+extern "C" std::size_t __sanitizer_get_current_allocated_bytes();  // g++ ships no header for it
+#endif
 
 namespace ropewalk::job {
 namespace {

@@ -354,7 +354,7 @@ class FakeMaster final : public rpc::ServerHandler {
   std::map<std::string, std::string> artifacts;  // name -> path; set before the first order
   std::map<std::string, std::string> damaged;    // name -> bytes instead
   std::atomic<int> artifact_requests{0};
-  int disconnected = 0;
+  std::atomic<int> disconnected{0};
 
  private:
   void Post(rpc::ConnectionId id, wire::ToWorker answer) {
