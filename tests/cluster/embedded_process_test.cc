@@ -99,8 +99,10 @@ TEST_F(EmbeddedProcess, CtrlCCancelsAndLeavesNothing) {
 // The first Ctrl-C says what it waits for; the second one does not wait, and leaves nothing either.
 TEST_F(EmbeddedProcess, ASecondCtrlCStopsAtOnceAndLeavesNothing) {
   for (int second : {SIGINT, SIGTERM}) {
+    fs::remove(dir_ / "asleep");
     auto run = SlowJob();
-    ASSERT_TRUE(Eventually([&] { return HasHidden() || !run->running(); })) << run->err();
+    // A task that has only begun would see the interrupt before its first record.
+    ASSERT_TRUE(Eventually([&] { return fs::exists(dir_ / "asleep") || !run->running(); })) << run->err();
     run->Signal(SIGINT);
     ASSERT_TRUE(Eventually([&] { return run->err().find("once more (Ctrl-C) stops at once\n") != std::string::npos; })) << run->err();
     EXPECT_NE(run->err().find("waiting for 1 running task "), std::string::npos) << run->err();
@@ -272,7 +274,11 @@ void JobMain(int argc, char** argv) {
   static Job* inner = &job;
   job.FromVector(numbers, {.partitions = 1})
       .Map([how](int n) {
-        if (how.empty()) std::this_thread::sleep_for(std::chrono::seconds(120));
+        if (how.empty()) {
+          std::ofstream marker("asleep");
+          marker.close();
+          std::this_thread::sleep_for(std::chrono::seconds(120));
+        }
         if (how == "--exit" && n == 3) std::exit(0);
         if (how == "--null" && n == 3) throw nullptr;
         if (how == "--nested") (void)inner->FromVector(std::vector<int>{n}).Count();
