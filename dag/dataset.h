@@ -337,7 +337,7 @@ class Dataset : public DatasetBase {
     return MergeTop(Concatenate(std::move(parts)), n, key);
   }
 
-  // Integers sum to int64_t or uint64_t, floats to double; other types by operator+, from T{}.
+  // Integers sum to int64_t or uint64_t, floats to double; others but text by operator+, from T{}.
   auto Sum(Site site = Site::Here()) const {
     using S = SumOf<Owned<T>>;
     static_assert(!std::is_same_v<Owned<T>, std::string>,

@@ -1,6 +1,8 @@
 #include <re2/re2.h>
 #include <string.h>
 
+#include <cstdint>
+#include <cstring>
 #include <memory>
 
 #include "base/escape.h"
@@ -11,6 +13,14 @@ namespace {
 
 bool IsUtf8(std::string_view text) {
   while (!text.empty()) {
+    // Most lines are ASCII: eight bytes at a time.
+    if (std::uint64_t piece; text.size() >= sizeof piece) {
+      std::memcpy(&piece, text.data(), sizeof piece);
+      if ((piece & 0x8080808080808080u) == 0) {
+        text.remove_prefix(sizeof piece);
+        continue;
+      }
+    }
     std::size_t length = Utf8Length(text);
     if (length == 0) return false;
     text.remove_prefix(length);

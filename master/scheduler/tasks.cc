@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "dag/failure_tags.h"
 #include "master/scheduler/state.h"
 
 namespace ropewalk::scheduler {
@@ -235,8 +236,9 @@ void Scheduler::State::On(const TaskFailed& event) {
     case Code::kUserError:
       return UserFailure(*job, run, task.task, event);
     case Code::kResourceExhausted:
-      // std::bad_alloc (worker/task): other machines have no more; without other tasks beside it there may be enough.
-      if (event.status.tag() == "MEM01") return MemoryFailure(*job, run, task.task, worker, event.status, !executor->running.empty());
+      // Without other tasks beside it there may be enough.
+      if (event.status.tag() == dag::kOutOfMemoryTag)
+        return MemoryFailure(*job, run, task.task, worker, event.status, !executor->running.empty());
       return MachineFailure(*job, run, task.task, worker, event.status);
     case Code::kUnavailable:
     case Code::kDataLoss:

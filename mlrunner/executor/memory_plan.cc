@@ -71,7 +71,7 @@ Status CheckPlan(const std::vector<Lifetime>& buffers, const MemoryPlan& plan) {
     for (std::size_t j = 0; j < i; ++j) {
       bool share = plan.offsets[i] < plan.offsets[j] + buffers[j].bytes && plan.offsets[j] < plan.offsets[i] + buffers[i].bytes;
       if (share && Meet(buffers[i], buffers[j])) {
-        return Status(Code::kInternal, "MEM01", fmt::format("buffers {} and {} share bytes", i, j), "both are alive at one instruction");
+        return Status(Code::kInternal, "RUN09", fmt::format("buffers {} and {} share bytes", i, j), "both are alive at one instruction");
       }
     }
   }

@@ -14,51 +14,10 @@
 #include "cli/print.h"
 #include "cli/start.h"
 #include "proto/client.pb.h"
-#include "rpc/event_loop.h"
-#include "rpc/server.h"
+#include "tests/unit/played_master.h"
 
 namespace ropewalk::cli {
 namespace {
-
-constexpr char kToken[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-
-class FakeMaster : public rpc::ServerHandler {
- public:
-  FakeMaster() {
-    rpc::ServerOptions options;
-    options.listen_address = "127.0.0.1:0";
-    options.token = kToken;
-    options.roles["client"] = {};
-    auto started = rpc::Server::Start(loop_, std::move(options), this);
-    EXPECT_TRUE(started.ok()) << started.status().ToString();
-    server_ = *std::move(started);
-    address_ = server_->address();
-    thread_ = std::thread([this] { loop_.Run(); });
-  }
-  ~FakeMaster() override {
-    loop_.Stop();
-    thread_.join();
-  }
-  const std::string& address() const { return address_; }
-  std::function<void(const wire::ClientRequest&, wire::ClientResponse*)> answer;  // set before the first request
-
-  void OnConnected(rpc::ConnectionId, const rpc::Peer&) override {}
-  void OnDisconnected(rpc::ConnectionId, const Status&) override {}
-  void OnFrame(rpc::ConnectionId id, rpc::Frame frame) override {
-    wire::ClientRequest request;
-    wire::ClientResponse response;
-    ASSERT_TRUE(request.ParseFromString(frame.payload));
-    response.set_id(request.id());
-    answer(request, &response);
-    server_->Send(id, rpc::FrameKind::kResponse, response.SerializeAsString());
-  }
-
- private:
-  rpc::EventLoop loop_;
-  std::unique_ptr<rpc::Server> server_;
-  std::string address_;
-  std::thread thread_;
-};
 
 class QueryTest : public testing::Test {
  protected:
@@ -68,7 +27,7 @@ class QueryTest : public testing::Test {
     char name[] = "/tmp/ropewalk-query-XXXXXX";
     root_ = mkdtemp(name);
     setenv("ROPEWALK_HOME", root_.c_str(), 1);
-    std::ofstream(root_ + "/token") << kToken;
+    std::ofstream(root_ + "/token") << rpc::kTestToken;
     std::filesystem::permissions(root_ + "/token", std::filesystem::perms(0600));
   }
   ~QueryTest() override { std::filesystem::remove_all(root_); }
@@ -116,7 +75,7 @@ class QueryTest : public testing::Test {
       if (request.has_cancel_job()) response->mutable_ok();
     };
   }
-  FakeMaster master_;
+  rpc::PlayedMaster master_;
   std::string root_;
 };
 

@@ -8,62 +8,22 @@
 
 #include "job/client/master_link.h"
 #include "proto/client.pb.h"
-#include "tests/unit/rpc_fixture.h"
+#include "tests/unit/played_master.h"
 
 namespace ropewalk::job {
 namespace {
 
-// A master that answers every request, or none.
-class Master : public rpc::ServerHandler {
- public:
-  Master(const std::string& address, bool answers) : answers_(answers) {
-    rpc::ServerOptions options;
-    options.listen_address = address;
-    options.token = rpc::kTestToken;
-    options.roles["client"] = {};
-    auto started = rpc::Server::Start(loop_, std::move(options), this);
-    EXPECT_TRUE(started.ok()) << started.status().ToString();
-    server_ = *std::move(started);
-    address_ = server_->address();
-    thread_ = std::thread([this] { loop_.Run(); });
-  }
-  ~Master() override {
-    loop_.Stop();
-    thread_.join();
-  }
-  const std::string& address() const { return address_; }
-  std::atomic<int> requests{0};
-
-  void OnConnected(rpc::ConnectionId, const rpc::Peer&) override {}
-  void OnDisconnected(rpc::ConnectionId, const Status&) override {}
-  void OnFrame(rpc::ConnectionId id, rpc::Frame frame) override {
-    ++requests;
-    wire::ClientRequest request;
-    ASSERT_TRUE(request.ParseFromString(frame.payload));
-    wire::ClientResponse response;
-    response.set_id(request.id());
-    if (answers_) server_->Send(id, rpc::FrameKind::kResponse, response.SerializeAsString());
-  }
-
- private:
-  const bool answers_;
-  rpc::EventLoop loop_;
-  std::unique_ptr<rpc::Server> server_;
-  std::string address_;
-  std::thread thread_;
-};
-
 // A long poll is often the first call of a link. Once a master has taken it, patience is that with a known one, however long it was silent.
 TEST(MasterLink, AMasterThatIsLostInTheFirstCallIsWaitedFor) {
-  auto first = std::make_unique<Master>("127.0.0.1:0", false);
+  auto first = std::make_unique<rpc::PlayedMaster>("127.0.0.1:0", true);
   const std::string address = first->address();
-  std::unique_ptr<Master> second;
+  std::unique_ptr<rpc::PlayedMaster> second;
   std::thread restart([&] {
     EXPECT_TRUE(rpc::Eventually([&] { return first->requests > 0; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(500));  // longer than a first connection is waited for
     first.reset();
     std::this_thread::sleep_for(std::chrono::milliseconds(100));  // so that it is missed
-    second = std::make_unique<Master>(address, true);
+    second = std::make_unique<rpc::PlayedMaster>(address);
   });
   MasterLink link({.address = address, .token = rpc::kTestToken, .first_connect_ms = 200, .reconnect_ms = 60'000, .answer_ms = 60'000});
   wire::ClientRequest request;
@@ -75,7 +35,7 @@ TEST(MasterLink, AMasterThatIsLostInTheFirstCallIsWaitedFor) {
 }
 
 TEST(MasterLink, OneThatDoesNotComeBackIsGivenUp) {
-  auto master = std::make_unique<Master>("127.0.0.1:0", true);
+  auto master = std::make_unique<rpc::PlayedMaster>();
   std::vector<int> said;
   MasterLinkOptions options{.address = master->address(), .token = rpc::kTestToken, .first_connect_ms = 60'000, .reconnect_ms = 1'500};
   options.on_waiting = [&](int patience_ms) { said.push_back(patience_ms); };

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/random.h"
+#include "dag/failure_tags.h"
 #include "master/scheduler/records.h"
 #include "tests/unit/scheduler_fixture.h"
 
@@ -51,7 +52,7 @@ TEST(SchedulerRules, ATaskThatAsksForTooMuchMemoryIsTriedFourTimes) {
       if (task.id.task == 1) {
         EXPECT_TRUE(tries < 2 || running.size() == 1) << "try " << tries << " had a neighbour";
         ++tries;
-        p.Do(TaskFailed{e, task.job, task.id, Status(Code::kResourceExhausted, "MEM01", "no memory"), 0, 0, ""});
+        p.Do(TaskFailed{e, task.job, task.id, Status(Code::kResourceExhausted, dag::kOutOfMemoryTag, "no memory"), 0, 0, ""});
       } else {
         p.Finish(task);
       }
@@ -60,7 +61,7 @@ TEST(SchedulerRules, ATaskThatAsksForTooMuchMemoryIsTriedFourTimes) {
   }
   EXPECT_EQ(tries, 4);
   ASSERT_NE(p.Last<FinishJob>(), nullptr);
-  EXPECT_EQ(p.Last<FinishJob>()->status.tag(), "MEM01");
+  EXPECT_EQ(p.Last<FinishJob>()->status.tag(), dag::kOutOfMemoryTag);
   EXPECT_NE(p.Last<FinishJob>()->status.what().find("ran out of memory 4 times"), std::string::npos)
       << p.Last<FinishJob>()->status.ToString();
 }

@@ -23,8 +23,6 @@
 namespace ropewalk::worker {
 namespace {
 
-using blocks::UniqueFd;
-
 int CountProcesses(const std::string& marker) {
   int count = 0;
   std::error_code error;

@@ -18,11 +18,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "worker/blocks/block_store.h"
 #include "worker/blocks/buffer_pool.h"
 #include "worker/blocks/segment_format.h"
 #include "worker/blocks/spill_dir.h"
-#include "worker/blocks/unique_fd.h"
 
 namespace ropewalk::blocks {
 

@@ -15,10 +15,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "dag/task.h"
 #include "worker/blocks/block_service.h"
 #include "worker/blocks/buffer_pool.h"
-#include "worker/blocks/unique_fd.h"
 #include "worker/blocks/wire.h"
 
 namespace ropewalk::blocks {

@@ -14,9 +14,9 @@
 #include <thread>
 
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "worker/blocks/block_service.h"
 #include "worker/blocks/task_memory.h"
-#include "worker/blocks/unique_fd.h"
 
 namespace ropewalk::blocks {
 

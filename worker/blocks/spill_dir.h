@@ -10,7 +10,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
-#include "worker/blocks/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace ropewalk::blocks {
 

@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/unique_fd.h"
 #include "base/wide_checksum.h"
 #include "worker/blocks/block_store.h"
 #include "worker/blocks/segment_format.h"
-#include "worker/blocks/unique_fd.h"
 
 namespace ropewalk::blocks {
 namespace {

@@ -25,8 +25,8 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "worker/blocks/segment_format.h"
-#include "worker/blocks/unique_fd.h"
 
 namespace ropewalk::blocks {
 

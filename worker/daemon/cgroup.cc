@@ -15,7 +15,7 @@
 #include <set>
 #include <sstream>
 
-#include "worker/blocks/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace ropewalk::worker {
 namespace {
@@ -25,7 +25,7 @@ constexpr char kFolder[] = "ropewalk-";
 
 // errno.
 int WriteFile(const std::string& path, const std::string& text) {
-  blocks::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (!fd) return errno;
   return ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : errno;
 }

@@ -17,12 +17,12 @@
 #include "base/ids.h"
 #include "base/serial_worker.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "dag/task.h"
 #include "rpc/event_loop.h"
 #include "storage/output_folder.h"
 #include "worker/blocks/block_service.h"
 #include "worker/blocks/block_store.h"
-#include "worker/blocks/unique_fd.h"
 #include "worker/daemon/cgroup.h"
 #include "worker/daemon/executor_checks.h"
 #include "worker/daemon/janitor.h"
@@ -67,7 +67,7 @@ class Daemon {
     std::unique_ptr<Link> link;
     std::unique_ptr<OutputReader> out, err;
     ExecutorChecks checks;
-    blocks::UniqueFd cursors;            // read with pread only: the executor could truncate it
+    UniqueFd cursors;                    // read with pread only: the executor could truncate it
     bool stop_ordered = false;           // by the master
     std::int64_t silent_ms = 0;          // counted in our heartbeats: if we did not run either, it proves nothing
     Status end_reason;                   // set where we ended it by ourselves

@@ -182,7 +182,7 @@ Result<std::vector<std::string>> Daemon::PlaceFiles(Executor& executor, std::str
   }
   // Its cursors: readable after its end, whatever that was.
   const std::string cursors = executor.scratch + "/cursors";
-  executor.cursors = blocks::UniqueFd(::open(cursors.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  executor.cursors = UniqueFd(::open(cursors.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!executor.cursors ||
       ::ftruncate(executor.cursors.get(), static_cast<off_t>(executor.order->slots() * sizeof(dag::RecordCursor))) != 0)
     return PlaceFailed(cursors, std::strerror(errno));
@@ -225,11 +225,11 @@ Status Daemon::Spawn(Executor& executor) {
     return Status(Code::kUnavailable, "WORKER25", "no descriptors for an executor", std::strerror(errno), "raise the open files limit");
   };
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return failed();
-  blocks::UniqueFd ours(pair[0]), theirs(pair[1]);
+  UniqueFd ours(pair[0]), theirs(pair[1]);
   if (::pipe2(out, O_CLOEXEC) != 0) return failed();
-  blocks::UniqueFd out_read(out[0]), out_write(out[1]);
+  UniqueFd out_read(out[0]), out_write(out[1]);
   if (::pipe2(err, O_CLOEXEC) != 0) return failed();
-  blocks::UniqueFd err_read(err[0]), err_write(err[1]);
+  UniqueFd err_read(err[0]), err_write(err[1]);
   request.socket_fd = theirs.get();
   request.stdout_fd = out_write.get();
   request.stderr_fd = err_write.get();
@@ -255,7 +255,7 @@ Status Daemon::Spawn(Executor& executor) {
                         Status(Code::kUserError, "WORKER32", "an executor closed its socket and went on", "", "leave descriptor 3 alone"));
         });
       });
-  auto reader = [&](blocks::UniqueFd pipe, bool is_stderr) {
+  auto reader = [&](UniqueFd pipe, bool is_stderr) {
     return std::make_unique<OutputReader>(
         std::move(pipe), output_window_bytes_, loop_,
         [this, id, is_stderr](std::uint64_t offset, std::string data) { OnOutput(id, is_stderr, offset, std::move(data)); },

@@ -17,10 +17,10 @@ constexpr std::size_t kChunkBytes = 64u << 10;
 }
 
 struct OutputReader::Shared : std::enable_shared_from_this<Shared> {
-  Shared(blocks::UniqueFd pipe, std::uint64_t window_bytes, rpc::EventLoop& loop)
+  Shared(UniqueFd pipe, std::uint64_t window_bytes, rpc::EventLoop& loop)
       : pipe(std::move(pipe)), wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), window_bytes(window_bytes), loop(loop) {}
 
-  const blocks::UniqueFd pipe, wake;
+  const UniqueFd pipe, wake;
   const std::uint64_t window_bytes;
   rpc::EventLoop& loop;
   std::function<void(std::uint64_t, std::string)> on_data;  // on the loop's thread only
@@ -71,7 +71,7 @@ struct OutputReader::Shared : std::enable_shared_from_this<Shared> {
   }
 };
 
-OutputReader::OutputReader(blocks::UniqueFd pipe, std::uint64_t window_bytes, rpc::EventLoop& loop,
+OutputReader::OutputReader(UniqueFd pipe, std::uint64_t window_bytes, rpc::EventLoop& loop,
                            std::function<void(std::uint64_t, std::string)> on_data, std::function<void()> on_end)
     : shared_(std::make_shared<Shared>(std::move(pipe), std::max<std::uint64_t>(window_bytes, kChunkBytes), loop)) {
   shared_->on_data = std::move(on_data);

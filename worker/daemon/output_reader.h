@@ -9,14 +9,14 @@
 #include <memory>
 #include <string>
 
+#include "base/unique_fd.h"
 #include "rpc/event_loop.h"
-#include "worker/blocks/unique_fd.h"
 
 namespace ropewalk::worker {
 
 class OutputReader {
  public:
-  OutputReader(blocks::UniqueFd pipe, std::uint64_t window_bytes, rpc::EventLoop& loop,
+  OutputReader(UniqueFd pipe, std::uint64_t window_bytes, rpc::EventLoop& loop,
                std::function<void(std::uint64_t offset, std::string data)> on_data, std::function<void()> on_end);
   ~OutputReader();
   OutputReader(const OutputReader&) = delete;

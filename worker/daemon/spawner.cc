@@ -50,7 +50,7 @@ Status SendMessage(int fd, SpawnerMessage::Type type, const std::string& payload
 Result<std::unique_ptr<Spawner>> Spawner::Start() {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return Gone(std::strerror(errno));
-  blocks::UniqueFd ours(pair[0]), theirs(pair[1]);
+  UniqueFd ours(pair[0]), theirs(pair[1]);
   pid_t pid = ::fork();
   if (pid < 0) return Gone(std::strerror(errno));
   if (pid == 0) {

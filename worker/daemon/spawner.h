@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "worker/blocks/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace ropewalk::worker {
 
@@ -64,9 +64,9 @@ class Spawner {
   pid_t pid() const { return pid_; }
 
  private:
-  Spawner(pid_t pid, blocks::UniqueFd control) : pid_(pid), control_(std::move(control)) {}
+  Spawner(pid_t pid, UniqueFd control) : pid_(pid), control_(std::move(control)) {}
   const pid_t pid_;
-  blocks::UniqueFd control_;
+  UniqueFd control_;
   std::thread reader_;
 };
 
@@ -80,6 +80,6 @@ struct SpawnerMessage {
 inline constexpr std::uint32_t kSpawnBytesMax = 4u << 20;
 
 // The child's half: serves `control` until it closes, then ends the process.
-[[noreturn]] void ServeSpawner(blocks::UniqueFd control);
+[[noreturn]] void ServeSpawner(UniqueFd control);
 
 }  // namespace ropewalk::worker

@@ -27,8 +27,6 @@
 namespace ropewalk::worker {
 namespace {
 
-using blocks::UniqueFd;
-
 constexpr rlim_t kOpenFilesMax = 65536;
 constexpr int kKillRoundsMax = 50;
 constexpr useconds_t kKillPauseUs = 2000;

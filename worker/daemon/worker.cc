@@ -14,9 +14,9 @@
 #include <thread>
 
 #include "base/escape.h"
+#include "base/unique_fd.h"
 #include "rpc/channel.h"
 #include "rpc/event_loop.h"
-#include "worker/blocks/unique_fd.h"
 #include "worker/daemon/daemon.h"
 #include "worker/daemon/machine.h"
 
@@ -28,13 +28,13 @@ Status CannotUse(const std::string& folder, const std::string& why) {
 }
 
 // The lock is the kernel's; what is written in the file is for people.
-Result<blocks::UniqueFd> LockFolder(const std::string& folder, const std::string& name) {
+Result<UniqueFd> LockFolder(const std::string& folder, const std::string& name) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return CannotUse(folder, error.message());
   if (::chmod(folder.c_str(), 0700) != 0) return CannotUse(folder, std::strerror(errno));
   std::string path = folder + "/worker.lock";
-  blocks::UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock) return CannotUse(path, std::strerror(errno));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     char text[512];
@@ -59,7 +59,7 @@ Status RunWorker(WorkerOptions options) {
   if (options.memory_bytes == 0) options.memory_bytes = MachineMemoryBytes() / 2;
   if (options.name.empty()) options.name = HostName() + "-" + std::to_string(::getpid());
   ASSIGN_OR_RETURN(std::string token, rpc::ReadTokenFile(options.token_file));
-  ASSIGN_OR_RETURN(blocks::UniqueFd lock, LockFolder(options.state_dir, options.name));
+  ASSIGN_OR_RETURN(UniqueFd lock, LockFolder(options.state_dir, options.name));
   ASSIGN_OR_RETURN(std::unique_ptr<Spawner> spawner, Spawner::Start());  // before the first thread
   JobUser user;
   if (!options.job_user.empty()) {

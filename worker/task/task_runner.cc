@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/escape.h"
+#include "dag/failure_tags.h"
 #include "worker/task/exception.h"
 #include "worker/task/tracking_reader.h"
 
@@ -58,7 +59,7 @@ Status RunProgram(const TaskOrder& order, const dag::RecordCursor& cursor, dag::
     dag::StageProgram program = *order.program;
     return program(context, result);
   } catch (const std::bad_alloc&) {
-    return Status(Code::kResourceExhausted, "MEM01", TaskName(order) + " could not get the memory it asked for",
+    return Status(Code::kResourceExhausted, dag::kOutOfMemoryTag, TaskName(order) + " could not get the memory it asked for",
                   "it failed on " + Place(cursor, order.precise_cursor), "give the job more memory or more partitions");
   } catch (const abi::__forced_unwind&) {
     throw;  // the thread is being ended from outside; swallowing it would abort the process

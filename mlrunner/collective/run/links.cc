@@ -49,7 +49,7 @@ Status Lost(std::int32_t peer, const std::string& why) {
 
 }  // namespace
 
-Links::Links(std::int32_t rank, std::vector<blocks::UniqueFd> links, Events events)
+Links::Links(std::int32_t rank, std::vector<UniqueFd> links, Events events)
     : rank_(rank), events_(std::move(events)), peers_(links.size()), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   for (std::size_t peer = 0; peer < links.size(); ++peer) peers_[peer].link = std::move(links[peer]);
   thread_ = std::thread([this] { Watch(); });

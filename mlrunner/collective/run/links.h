@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "worker/blocks/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace ropewalk::collective {
 
@@ -23,7 +23,7 @@ class Links {
     std::function<void(std::int32_t peer)> on_left;    // its program has ended in order
   };
   // links[r] is connected to rank r, -1 for this one.
-  Links(std::int32_t rank, std::vector<blocks::UniqueFd> links, Events events);
+  Links(std::int32_t rank, std::vector<UniqueFd> links, Events events);
   // Tells all that this rank leaves, unless it has failed.
   ~Links();
 
@@ -32,7 +32,7 @@ class Links {
 
  private:
   struct Peer {
-    blocks::UniqueFd link;
+    UniqueFd link;
     std::string got;
     bool has_left = false, is_over = false;
   };
@@ -44,7 +44,7 @@ class Links {
   const std::int32_t rank_;
   const Events events_;
   std::vector<Peer> peers_;
-  blocks::UniqueFd stop_;
+  UniqueFd stop_;
   std::mutex tell_mutex_;
   bool has_failed_ = false;
   std::thread thread_;

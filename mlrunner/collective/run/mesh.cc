@@ -26,8 +26,6 @@
 namespace ropewalk::collective {
 namespace {
 
-using blocks::UniqueFd;
-
 constexpr std::uint32_t kHelloMagic = 0x4c4c4548;  // "HELL"
 constexpr std::uint16_t kMeshVersion = 1;
 constexpr std::size_t kProofBytes = 32;

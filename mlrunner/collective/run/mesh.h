@@ -13,19 +13,19 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "mlrunner/collective/communicator.h"
 #include "mlrunner/collective/run/shared_transport.h"
-#include "worker/blocks/unique_fd.h"
 
 namespace ropewalk::collective {
 
 struct Mesh {
   bool shares_memory = false;
   std::int32_t ranks_on_machine_max = 1;
-  std::vector<blocks::UniqueFd> links;  // by rank
-  std::vector<blocks::UniqueFd> data;   // TCP: [peer · channels + channel]
-  SharedMemory board;                   // shared memory: of all
-  std::vector<SharedMemory> pools;      // shared memory: by rank
+  std::vector<UniqueFd> links;      // by rank
+  std::vector<UniqueFd> data;       // TCP: [peer · channels + channel]
+  SharedMemory board;               // shared memory: of all
+  std::vector<SharedMemory> pools;  // shared memory: by rank
 };
 
 // Thread safe: ends a ConnectMesh() that is under way, with this status.
@@ -38,7 +38,7 @@ class MeshCancel {
   bool is_set() const { return why_.is_set(); }
 
  private:
-  blocks::UniqueFd bell_;
+  UniqueFd bell_;
   Interruption why_;
 };
 

@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace ropewalk::blocks {
+namespace ropewalk {
 
 class UniqueFd {
  public:
@@ -35,4 +35,4 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace ropewalk::blocks
+}  // namespace ropewalk
