@@ -17,7 +17,7 @@ find_path(DNNL_INCLUDE dnnl.hpp REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 find_package(OpenMP REQUIRED)
 
-# Looked for and reported; used by the plugin in mlrunner/gpu. Without nvcc that is a lane that tests name as skipped.
+# Looked for and reported; used by the plugin in mlrunner/gpu, which finds them by itself. Without nvcc, tests name that lane as skipped.
 include(CheckLanguage)
 check_language(CUDA)
 find_library(NCCL_LIBRARY nccl HINTS /usr/local/cuda/lib64)

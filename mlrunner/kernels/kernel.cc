@@ -91,8 +91,10 @@ Dtype KernelDtype(const KernelRequest& request) {
 }
 
 Result<CompiledKernel> KernelTable::Compile(Device device, const KernelRequest& request) const {
-  auto found = makers_.find({request.op.def, device, KernelDtype(request)});
-  if (found != makers_.end()) {
+  // Between kernels values lie in the host's memory, so the CPU can do what a GPU has no kernel for.
+  for (; device != Device::kReference; device = device == Device::kGpu ? Device::kCpu : Device::kReference) {
+    auto found = makers_.find({request.op.def, device, KernelDtype(request)});
+    if (found == makers_.end()) continue;
     auto compiled = found->second(request);
     // A kernel may decline a shape or layout; anything else is a failure.
     if (compiled.ok() || compiled.status().tag() != "KERNEL01") return compiled;

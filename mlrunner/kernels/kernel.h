@@ -57,7 +57,7 @@ using KernelMaker = std::function<Result<CompiledKernel>(const KernelRequest&)>;
 class KernelTable {
  public:
   void Add(const OpDef& def, Device device, Dtype dtype, KernelMaker maker) { makers_[{&def, device, dtype}] = std::move(maker); }
-  // The kernel of that device, else the reference.
+  // The kernel of that device, else the CPU's, else the reference.
   Result<CompiledKernel> Compile(Device device, const KernelRequest& request) const;
   RefTable& reference() { return reference_; }
 

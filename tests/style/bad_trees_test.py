@@ -86,6 +86,17 @@ BAD = {
     ),
     "dnnl_in_the_graph": ("floors", "FLOOR04", "mlrunner/graph/x.cc", {"mlrunner/graph/x.cc": "#include <dnnl.hpp>\n"}),
     "dnnl_in_a_header": ("floors", "FLOOR04", "mlrunner/kernels/x.h", {"mlrunner/kernels/x.h": HEADER + "#include <dnnl.hpp>\n"}),
+    "cuda_in_the_host": ("floors", "FLOOR04", "mlrunner/gpu/x.cc", {"mlrunner/gpu/x.cc": "#include <cuda_runtime.h>\n"}),
+    "nccl_in_collectives": ("floors", "FLOOR04", "mlrunner/collective/x.cc", {"mlrunner/collective/x.cc": "#include <nccl.h>\n"}),
+    "plugin_needs_base": (
+        "floors",
+        "FLOOR07",
+        "mlrunner/gpu/plugin/k.cu",
+        {
+            "mlrunner/gpu/plugin/k.cu": '#include "mlrunner/gpu/a.h"\n',
+            "mlrunner/gpu/a.h": HEADER + '#include "base/status.h"\n',
+        },
+    ),
     "messages_in_a_header": ("floors", "FLOOR04", "rpc/x.h", {"rpc/x.h": HEADER + '#include "proto/a.pb.h"\n'}),
     "cli11_twice": ("floors", "FLOOR04", "cli/other.cc", {"cli/other.cc": "#include <CLI/App.hpp>\n"}),
     "clock_in_the_core": ("floors", "FLOOR05", "master/scheduler/x.cc", {"master/scheduler/x.cc": "#include <chrono>\n"}),
@@ -112,6 +123,11 @@ BAD = {
 FINE = {
     "commented_include": {"base/x.h": HEADER + '// #include "dag/dataset.h"\n'},
     "tests_go_everywhere": {"tests/unit/x_test.cc": '#include "dag/dataset.h"\n#include "base/status.h"\n#include <rocksdb/db.h>\n'},
+    "plugin_by_itself": {
+        "mlrunner/gpu/plugin/k.cu": '#include <cublasLt.h>\n#include <nccl.h>\n#include "mlrunner/gpu/a.h"\n',
+        "mlrunner/gpu/a.h": HEADER,
+        "mlrunner/gpu/b.cc": '#include "mlrunner/gpu/a.h"\n#include "base/status.h"\n',
+    },
     "words_in_strings": {"dag/x.cc": 'const char* s = "std::format and rand() // ";  // std::endl\n'},
     "brand_is_not_rand": {"dag/x.cc": "int r = brand(); x.rand();\n"},
     "executor_speaks_messages": {"job/x.cc": '#include "proto/a.pb.h"\n#include "master/scheduler/s.h"\n', "master/scheduler/s.h": HEADER},

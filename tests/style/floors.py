@@ -9,6 +9,7 @@ usage: floors.py [ROOT]        exit 0: all is well; 1: each offence is printed w
   FLOOR04  a library's header outside the few files that may include it
   FLOOR05  master/scheduler includes something that has a clock, a thread, a random device or I/O
   FLOOR06  a quoted include that does not exist, or is not written from the root of the project
+  FLOOR07  the GPU plugin reaches a file outside mlrunner/gpu: it builds where there is CMake and CUDA and nothing else
 """
 
 import os
@@ -41,6 +42,7 @@ LIBRARIES = ["base/sim", "master/scheduler", "master/daemon", "worker/task", "wo
 ROOMS = ["mlrunner/types", "mlrunner/graph", "mlrunner/kernels", "mlrunner/executor", "mlrunner/models", "mlrunner/data"]
 LIBRARIES += [*ROOMS, "mlrunner/collective", "mlrunner/train", "mlrunner/gpu"]
 PUBLIC = ("base", "dag", "job")
+PLUGIN = "mlrunner/gpu/plugin"
 HEAVY = re.compile(r"^(boost/(asio|beast)|rocksdb/|google/protobuf/)|\.pb\.h$")
 IMPURE = re.compile(
     r"^(atomic|barrier|chrono|condition_variable|ctime|time\.h|filesystem|fstream|future|iostream|latch|mutex|random|"
@@ -109,6 +111,8 @@ def heavy_allowed(path, included):
         return "Asio and Beast are included by rpc/ and by the daemons only"
     if re.match(r"dnnl|oneapi/dnnl", included) and not (lib == "mlrunner/kernels" and path.endswith(".cc")):
         return "oneDNN headers are included by .cc files of mlrunner/kernels only"
+    if re.match(r"(cuda|cublas|cudnn|nccl)\w*\.h$", included) and not path.startswith(PLUGIN + "/"):
+        return f"CUDA's and NCCL's headers are included by {PLUGIN} only: everything else runs without them"
     if included.endswith(".pb.h") and not path.endswith(".cc") and top != "tests":
         return "generated message headers are included by .cc files only"
     return ""
@@ -193,15 +197,18 @@ def check(root):
     for ring in circles(library_edges):
         offend("FLOOR02", ring[0], 1, "a circle of libraries: " + ", ".join(ring))
 
-    # What a user's translation unit would pull in, header by header, with the way that leads there.
+    # What a user's translation unit would pull in, header by header, with the way that leads there; and what the plugin would need.
     for path in sorted(tree):
-        if top_of(path) not in PUBLIC or not path.endswith(".h"):
+        plugin = path.startswith(PLUGIN + "/")
+        if not plugin and (top_of(path) not in PUBLIC or not path.endswith(".h")):
             continue
         way, todo = {path: path}, [path]
         while todo:
             at = todo.pop()
             for line, _, included in tree[at]:
-                if HEAVY.search(included):
+                if plugin and included in tree and not included.startswith("mlrunner/gpu/"):
+                    offend("FLOOR07", path, 1, f"the plugin would need {included} (by {way[at]})")
+                elif not plugin and HEAVY.search(included):
                     offend("FLOOR03", path, 1, f"users would include {included} (by {way[at]})")
                 elif included in tree and included not in way:
                     way[included] = f"{way[at]} > {included}"
