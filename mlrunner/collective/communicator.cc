@@ -37,7 +37,8 @@ class Connected : public Communicator {
         pools_(std::move(mesh.pools)),
         shares_memory_(mesh.shares_memory) {
     transport_ = MakeTransport(&mesh);
-    cache_ = std::make_unique<InstanceCache>(rank(), transport_.get());
+    native_ = std::make_unique<NativeDesk>(options_.native, transport_.get());
+    cache_ = std::make_unique<InstanceCache>(rank(), transport_.get(), Means{.native = native_.get()});
     engine_ = std::make_unique<Engine>(rank(), ranks(), options_.credit_bytes, transport_.get(), cache_.get(),
                                        [this](const Status& why) { Abort(why); });
     std::lock_guard lock(links_mutex_);
@@ -82,23 +83,23 @@ class Connected : public Communicator {
     ASSIGN_OR_RETURN(Instance * instance, Prepare(call));
     Status status = engine_->Run(instance, LabelOf(instance->header(), CountOf(call), call.name, 0));
     if (!status.ok()) return status;
-    for (std::int32_t from = 0; call.received != nullptr && from < ranks(); ++from) call.received[from] = instance->received(from);
+    if (call.received != nullptr) instance->TellReceived(call.received);
     cache_->GiveBack(instance);
     return {};
   }
 
   Result<Handle> Submit(const CollectiveCall& call, const SubmitOptions& options) override {
-    if (call.received != nullptr)
-      return Status(Code::kInvalid, "COLL10", "submitted calls do not say what they received", "", "use Run(), or send the counts along");
     ASSIGN_OR_RETURN(Instance * instance, Prepare(call));
     return engine_->Submit(instance, LabelOf(instance->header(), CountOf(call), call.name, 0), options.priority,
-                           call.count * static_cast<std::int64_t>(SizeOf(call.dtype)));
+                           call.count * static_cast<std::int64_t>(SizeOf(call.dtype)), call.received);
   }
 
   Status Wait(const Handle& handle) override { return engine_->Wait(handle.get()); }
   bool IsDone(const Handle& handle) const override { return handle->is_done.load(); }
 
   void Abort(const Status& why) override {
+    // Before any call ends: its caller takes its memory back then.
+    native_->Abort(why);
     // Under the mutex: the program may end as soon as its call has failed, and must not leave before the peers were told why. The links
     // may not be there yet, or not any more; then their end says it.
     std::lock_guard lock(links_mutex_);
@@ -181,6 +182,7 @@ class Connected : public Communicator {
   const std::vector<SharedMemory> pools_;
   const bool shares_memory_;
   std::unique_ptr<Transport> transport_;
+  std::unique_ptr<NativeDesk> native_;
   std::unique_ptr<InstanceCache> cache_;
   std::unique_ptr<Engine> engine_;
   std::mutex links_mutex_;

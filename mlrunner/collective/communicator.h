@@ -45,6 +45,8 @@ class GangContext;
 
 namespace ropewalk::collective {
 
+class NativeBackend;  // run/native_backend.h
+
 // How the ranks find each other. What is exchanged must be secret: who knows it may join.
 struct Rendezvous {
   std::int32_t rank = 0, ranks = 1;
@@ -71,6 +73,9 @@ struct CommunicatorOptions {
   std::int64_t credit_bytes = std::int64_t{16} << 20;
   std::int32_t connect_ms_max = 30'000;
   bool checksum_payload = false;  // TCP
+  // Runs the steps of plans that are a library's own (algorithm "native"); without one such calls are refused (COLL12). It must outlive the
+  // communicator.
+  NativeBackend* native = nullptr;
 };
 
 struct CollectiveCall {

@@ -218,7 +218,8 @@ class TimeMachine : public Machine {
     auto ns = static_cast<sim::TimeUs>(2 * (static_cast<double>(options_.network.latency_ns) + part * options_.network.ns_per_byte));
     std::vector<std::int32_t> ranks;
     for (const auto& [rank, here] : meeting.arrived) ranks.push_back(rank);
-    for (std::int32_t rank : ranks) Sent(rank, at.channel(), rank, static_cast<std::int64_t>(2 * part));
+    for (std::int32_t rank : ranks)
+      Sent(rank, at.channel(), rank, NativeBytes(static_cast<std::int64_t>(Bytes(at, step.dst)), static_cast<std::int64_t>(size)));
     queue_.After(ns, [this, ranks, key = std::pair(step.group, at.channel())] {
       natives_[key].arrived.clear();
       for (std::int32_t rank : ranks) natives_[key].released[rank] = true;

@@ -18,6 +18,10 @@ struct TraceEntry {
 // By rank; within a rank, the entries of one channel are in order, those of different channels are not compared.
 using Trace = std::vector<std::vector<TraceEntry>>;
 
+// What a native collective counts for, whatever its library does: what the direct algorithm sends for each rank. Its entry names the rank
+// itself as the peer.
+inline std::int64_t NativeBytes(std::int64_t bytes, std::int64_t ranks) { return 2 * bytes * (ranks - 1) / ranks; }
+
 // Sorted by channel, so that equal runs are equal values.
 Trace ByChannel(Trace trace);
 

@@ -256,9 +256,11 @@ TEST_P(Communicators, TwoRootsAreFoundAlthoughBothOnlySend) {
 }
 
 TEST_P(Communicators, ARankThatLeavesIsNamedByWhoNeedsIt) {
-  WithRanks(3, Over(GetParam()), [&](Communicator& all, Meeting&) {
+  WithRanks(3, Over(GetParam()), [&](Communicator& all, Meeting& meeting) {
     std::vector<float> x(1000);
     ASSERT_TRUE(all.AllReduce({.in = x.data(), .out = x.data(), .count = 1000, .name = "x"}).ok());
+    // A rank that is ahead finds out that one has left, fails, and tells those that are not done with the call yet.
+    meeting.Barrier(all.rank());
     if (all.rank() == 2) return;
     Status status = all.Barrier();
     EXPECT_EQ(status.tag(), "COLL20");

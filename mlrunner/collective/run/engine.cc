@@ -54,12 +54,14 @@ Status Engine::Run(Instance* instance, CallLabel label) {
   return std::move(call.status);
 }
 
-Result<std::shared_ptr<Submission>> Engine::Submit(Instance* instance, CallLabel label, std::int64_t priority, std::int64_t bytes) {
+Result<std::shared_ptr<Submission>> Engine::Submit(Instance* instance, CallLabel label, std::int64_t priority, std::int64_t bytes,
+                                                   std::int64_t* received) {
   auto submission = std::make_shared<Submission>();
   submission->instance = instance;
   submission->label = label;
   submission->priority = priority;
   submission->bytes = bytes;
+  submission->received = received;
   bool somebody_drives;
   {
     std::lock_guard lock(mutex_);
@@ -162,6 +164,7 @@ bool Engine::Step() {
     if (outcome == Outcome::kDone) {
       std::shared_ptr<Submission> ended = std::move(lanes_[lane].running);
       std::erase(by_urgency_, lane);
+      if (ended->received != nullptr) ended->instance->TellReceived(ended->received);
       cache_->GiveBack(std::exchange(ended->instance, nullptr));
       End(ended.get(), {});
       outstanding_.fetch_sub(1);

@@ -35,6 +35,7 @@ struct Submission {
   CallLabel label;
   std::int64_t priority = 0, bytes = 0;
   std::uint64_t number = 0;
+  std::int64_t* received = nullptr;  // all-to-all-v: takes what each rank had for this one
   std::atomic<bool> is_done{false};
   Status status;  // once it is done
 };
@@ -55,7 +56,9 @@ class Engine {
 
   // To the end; the calling thread drives.
   Status Run(Instance* instance, CallLabel label);
-  Result<std::shared_ptr<Submission>> Submit(Instance* instance, CallLabel label, std::int64_t priority, std::int64_t bytes);
+  // `received`: null, or a place for one number from each rank, filled before it is done.
+  Result<std::shared_ptr<Submission>> Submit(Instance* instance, CallLabel label, std::int64_t priority, std::int64_t bytes,
+                                             std::int64_t* received);
   Status Wait(Submission* submission);
   // Everything that runs and all that comes ends with `why` (the first one counts). True for the first.
   bool Fail(const Status& why);

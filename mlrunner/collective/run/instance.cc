@@ -27,6 +27,7 @@ bool CanRun(Op op) {
     case Op::kDecode:
     case Op::kCounts:
     case Op::kFlush:
+    case Op::kNative:
     case Op::kLoop:
     case Op::kEndLoop:
       return true;
@@ -50,10 +51,20 @@ std::int32_t SentBy(const Step& step, const Program& program) {
 
 }  // namespace
 
-Instance::Instance(const Header* header, const Program* program, Layout layout, Transport* transport)
-    : header_(header), program_(program), layout_(std::move(layout)), transport_(transport) {}
+Instance::Instance(const Header* header, const Program* program, Layout layout, Transport* transport, const Means& means)
+    : header_(header),
+      program_(program),
+      layout_(std::move(layout)),
+      transport_(transport),
+      means_(means),
+      natives_(program->channels.size()),
+      native_calls_(program->channels.size()) {
+  for (std::int32_t rank = 0; rank < header->request.ranks; ++rank) all_ranks_.push_back(rank);
+  ready_.reserve(program->channels.size());
+}
 
-Result<std::unique_ptr<Instance>> Instance::Make(const Header* header, const Program* program, const Sizes& sizes, Transport* transport) {
+Result<std::unique_ptr<Instance>> Instance::Make(const Header* header, const Program* program, const Sizes& sizes, Transport* transport,
+                                                 const Means& means) {
   RETURN_IF_ERROR(CheckProgram(*header, *program));
   for (const Step& step : program->steps) {
     bool slot_memory = step.to != kNone && step.dst == kNone &&
@@ -74,7 +85,7 @@ Result<std::unique_ptr<Instance>> Instance::Make(const Header* header, const Pro
           layout.IsCounted(program->chunks[program->operands[i].chunk].range))
         return Status(Code::kInvalid, "COLL12", header->algorithm + ": " + std::string(Name(step.op)) + " cannot be run",
                       "its message has a length that is learned at run time, and no place to land");
-  std::unique_ptr<Instance> instance(new Instance(header, program, std::move(layout), transport));
+  std::unique_ptr<Instance> instance(new Instance(header, program, std::move(layout), transport, means));
   const Layout& bound = instance->layout_;
   instance->interpreter_ = std::make_unique<Interpreter>(program, &instance->layout_);
 
@@ -90,11 +101,16 @@ Result<std::unique_ptr<Instance>> Instance::Make(const Header* header, const Pro
                     "the transport's pool is full", "give it a larger pool, or cut the vector into segments");
   }
 
+  for (const Step& step : program->steps)
+    if (step.op == Op::kNative) RETURN_IF_ERROR(instance->CheckNative(step));
   RETURN_IF_ERROR(instance->Prepare());
   return instance;
 }
 
 Instance::~Instance() {
+  // The library must not write to memory that goes with this object, or that the caller takes back.
+  if (std::find(natives_.begin(), natives_.end(), Native::kStarted) != natives_.end())
+    means_.native->Abort(Status(Code::kCancelled, "COLL20", header_->algorithm + " is given up", "its instance was destroyed", ""));
   for (std::size_t b = 0; b < memory_.size(); ++b)
     if (header_->buffers[b].role == Role::kScratch) transport_->Free(memory_[b]);
   for (Stage& stage : stages_) transport_->Free(stage.memory);
@@ -208,6 +224,7 @@ void Instance::Start(std::int32_t first_channel, const CallLabel& label) {
   interpreter_->Restart();
   first_channel_ = first_channel;
   has_ended_ = false;
+  std::fill(natives_.begin(), natives_.end(), Native::kNone);
   transport_->SetLabel(first_channel, header_->channel_count, label);
 }
 
@@ -220,7 +237,7 @@ bool Instance::IsFlushed() const {
 Outcome Instance::Advance() {
   if (!has_ended_) {
     const Outcome outcome = interpreter_->AdvanceToBorder(*this);
-    if (!status().ok()) return Outcome::kFailed;
+    if (!status().ok() || !StartNatives()) return Outcome::kFailed;
     if (outcome != Outcome::kDone) return outcome;
     has_ended_ = true;
   }
@@ -232,6 +249,7 @@ Outcome Instance::Advance() {
 
 Status Instance::Run() {
   Status status = RunToTheEnd();
+  if (!status.ok() && means_.native != nullptr) means_.native->Abort(status);
   if (!status.ok()) transport_->Abort();
   return status;
 }
@@ -331,10 +349,74 @@ Outcome Instance::LearnCounts(const Interpreter& at, const Step& step) {
   return Outcome::kDone;
 }
 
+// ---- native steps ----------------------------------------------------------------------------------------------------------------------
+
+std::span<const std::int32_t> Instance::GroupOf(const Step& step) const {
+  return step.group == kNone ? std::span(all_ranks_) : std::span(header_->groups[step.group]);
+}
+
+Status Instance::CheckNative(const Step& step) const {
+  const Operand& operand = program_->operands[step.first_operand];
+  const Dtype dtype = DtypeOf(program_->chunks[operand.chunk].buffer);
+  const auto group = GroupOf(step);
+  if (std::find(group.begin(), group.end(), program_->rank) == group.end() || operand.scale != kNone || step.scale != kNone ||
+      dtype != DtypeOf(program_->chunks[step.dst].buffer))
+    return Status(Code::kInvalid, "COLL12", header_->algorithm + ": native cannot be run",
+                  "its rank is not of the group, it is scaled, or it changes the type", "mend the builder");
+  if (means_.native == nullptr) return NativeDesk(nullptr, transport_).Check({.collective = step.native});
+  return means_.native->Check({.collective = step.native, .dtype = dtype, .op = header_->op, .group = group});
+}
+
+Outcome Instance::TryNative(const Interpreter& at, const Step& step) {
+  Native& native = natives_[at.channel()];
+  NativeCall& call = native_calls_[at.channel()];
+  if (native == Native::kReady) return Outcome::kBlocked;
+  if (native == Native::kNone) {
+    const std::int32_t in = program_->operands[step.first_operand].chunk;
+    call = {.collective = step.native,
+            .dtype = DtypeOf(program_->chunks[in].buffer),
+            .op = header_->op,
+            .group = GroupOf(step),
+            .channel = first_channel_ + at.channel(),
+            .in = PlaceOf(at, in),
+            .out = PlaceOf(at, step.dst),
+            .in_count = at.At(in).count,
+            .out_count = at.At(step.dst).count};
+    native = Native::kReady;
+    return Outcome::kBlocked;
+  }
+  Result<bool> is_done = means_.native->IsDone(call);
+  if (!is_done.ok()) {
+    failure_ = is_done.status();
+    return Outcome::kFailed;
+  }
+  if (!*is_done) return Outcome::kBlocked;
+  native = Native::kNone;
+  if (trace_ != nullptr)
+    trace_->push_back({true, at.channel(), program_->rank,
+                       NativeBytes(static_cast<std::int64_t>(BytesOf(at, step.dst)), static_cast<std::int64_t>(call.group.size()))});
+  return Outcome::kDone;
+}
+
+bool Instance::StartNatives() {
+  ready_.clear();
+  for (std::size_t channel = 0; channel < natives_.size(); ++channel)
+    if (natives_[channel] == Native::kReady) ready_.push_back(native_calls_[channel]);
+  if (ready_.empty()) return true;
+  failure_ = means_.native->Start(ready_);
+  if (!failure_.ok()) return false;
+  for (const NativeCall& call : ready_) {
+    native_calls_[call.channel - first_channel_] = call;  // it has its number now
+    natives_[call.channel - first_channel_] = Native::kStarted;
+  }
+  return true;
+}
+
 Outcome Instance::Try(const Interpreter& at, const Step& step) {
   const std::int32_t channel = first_channel_ + at.channel();
   if (step.op == Op::kFlush) return transport_->IsFlushed(step.to, channel) ? Outcome::kDone : Outcome::kBlocked;
   if (step.op == Op::kCounts) return LearnCounts(at, step);
+  if (step.op == Op::kNative) return TryNative(at, step);
   const Operand* operands = program_->operands.data() + step.first_operand;
   if (step.to != kNone && !transport_->HasSlot(step.to, channel, program_->edges[edges_[&step - program_->steps.data()]].slots))
     return Outcome::kBlocked;

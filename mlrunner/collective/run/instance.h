@@ -5,8 +5,8 @@
 //   RETURN_IF_ERROR(instance.Run());
 //
 // Run() drives it to the end; who drives several at a time calls Start() and then Advance() while it can go. After Make() nothing
-// allocates, but for the staging of buffers that are bound and that peers cannot read. Plans with one-sided or native steps are refused
-// for now (COLL12): they are proved and simulated, and get their machines with the systems that need them.
+// allocates, but for the staging of buffers that are bound and that peers cannot read. Native steps need a library (native_desk.h); plans
+// whose steps have no machine here are refused (COLL12).
 //
 // Owner: the caller. Thread rule: one thread at a time.
 #pragma once
@@ -20,15 +20,22 @@
 #include "base/status.h"
 #include "mlrunner/collective/interpreter.h"
 #include "mlrunner/collective/run/kernels.h"
+#include "mlrunner/collective/run/native_desk.h"
 #include "mlrunner/collective/run/transport.h"
 #include "mlrunner/collective/trace.h"
 
 namespace ropewalk::collective {
 
+// What some steps need beyond the transport. Must outlive the instances.
+struct Means {
+  NativeDesk* native = nullptr;
+};
+
 class Instance : private Machine {
  public:
   // Header and program must outlive it; so must the transport.
-  static Result<std::unique_ptr<Instance>> Make(const Header* header, const Program* program, const Sizes& sizes, Transport* transport);
+  static Result<std::unique_ptr<Instance>> Make(const Header* header, const Program* program, const Sizes& sizes, Transport* transport,
+                                                const Means& means = {});
 
   ~Instance() override;
 
@@ -40,6 +47,9 @@ class Instance : private Machine {
   Status SetCounts(std::span<const std::int64_t> counts, std::int64_t room);
   // What `from` had for this rank. After the end.
   std::int64_t received(std::int32_t from) const { return layout_.sizes().table[from * header_->request.ranks + program_->rank]; }
+  void TellReceived(std::int64_t* by_rank) const {
+    for (std::int32_t from = 0; from < header_->request.ranks; ++from) by_rank[from] = received(from);
+  }
   // Runs once, to the end: everything is received, and what was posted is consumed. After a failure the other ranks are
   // freed (Abort) and the transport is of no more use.
   Status Run();
@@ -60,7 +70,7 @@ class Instance : private Machine {
   void Record(std::vector<TraceEntry>* trace) { trace_ = trace; }
 
  private:
-  Instance(const Header* header, const Program* program, Layout layout, Transport* transport);
+  Instance(const Header* header, const Program* program, Layout layout, Transport* transport, const Means& means);
   Outcome Try(const Interpreter& at, const Step& step) override;
   Status RunToTheEnd();
   // Where messages land, and whose turn it is.
@@ -69,6 +79,11 @@ class Instance : private Machine {
   void DecodeRows(const Interpreter& at, const Step& step);
   void EncodeRow(const Interpreter& at, const Step& step);
   Outcome LearnCounts(const Interpreter& at, const Step& step);
+  Status CheckNative(const Step& step) const;
+  Outcome TryNative(const Interpreter& at, const Step& step);
+  // Those that became ready since the last time.
+  bool StartNatives();
+  std::span<const std::int32_t> GroupOf(const Step& step) const;
   bool IsFlushed() const;
   void Post(const Interpreter& at, const Step& step, std::int32_t chunk);
   Dtype DtypeOf(std::int32_t buffer) const;
@@ -97,6 +112,12 @@ class Instance : private Machine {
   std::vector<Row> rows_;       // of the step at hand
   std::vector<float> decoded_;  // of the step at hand
   std::int64_t room_ = 0;       // of `out`, in elements
+  enum class Native : std::uint8_t { kNone, kReady, kStarted };
+  const Means means_;
+  std::vector<std::int32_t> all_ranks_;
+  std::vector<Native> natives_;           // by channel: of the step at which it stands
+  std::vector<NativeCall> native_calls_;  // by channel
+  std::vector<NativeCall> ready_;         // to be started
   Status failure_;
   std::vector<TraceEntry>* trace_ = nullptr;
 };

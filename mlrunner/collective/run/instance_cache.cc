@@ -58,7 +58,7 @@ Result<Instance*> InstanceCache::Take(std::string_view algorithm, const Request&
   Sizes sizes{.count = count};
   // Learned at each call.
   if (request.collective == Collective::kAllToAllV) sizes.table.resize(static_cast<std::size_t>(request.ranks) * request.ranks);
-  ASSIGN_OR_RETURN(auto instance, Instance::Make(&key.plan->header, &key.plan->program, sizes, transport_));
+  ASSIGN_OR_RETURN(auto instance, Instance::Make(&key.plan->header, &key.plan->program, sizes, transport_, means_));
   Instance* raw = instance.get();
   auto made = entries_.emplace(key, Entry{.key = key, .instance = std::move(instance), .kind = &plan->first, .is_taken = true});
   by_instance_[raw] = &made->second;

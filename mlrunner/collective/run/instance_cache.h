@@ -20,7 +20,7 @@ namespace ropewalk::collective {
 
 class InstanceCache {
  public:
-  InstanceCache(std::int32_t rank, Transport* transport) : rank_(rank), transport_(transport) {}
+  InstanceCache(std::int32_t rank, Transport* transport, const Means& means) : rank_(rank), transport_(transport), means_(means) {}
 
   // Of `algorithm` for `request`, at `count` elements.
   Result<Instance*> Take(std::string_view algorithm, const Request& request, std::int64_t count);
@@ -58,6 +58,7 @@ class InstanceCache {
 
   const std::int32_t rank_;
   Transport* const transport_;
+  const Means means_;
   std::mutex mutex_;
   Plans plans_;  // as many as kinds of calls
   std::multimap<Key, Entry> entries_;
