@@ -168,6 +168,9 @@ std::string AuthProof(std::string_view token, std::string_view side, std::string
   std::string text;
   ByteWriter writer(&text);
   for (std::string_view part : {side, role, client_nonce, server_nonce}) writer.Sized(part);
+  // Threads use it until the process is gone, and what they hold in it is freed as they end: nothing may be torn down by exit() below them.
+  static const int is_ready = OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
+  CHECK(is_ready == 1) << "OpenSSL cannot be initialised";
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
   const unsigned char* made = HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "base/copy_bytes.h"
 #include "base/huge_pages.h"
 #include "mlrunner/executor/memory_plan.h"
 #include "mlrunner/graph/op_def.h"
@@ -47,7 +48,7 @@ Program DefaultProgram(const Graph& graph) {
 Tensor ToTensor(Dtype dtype, const RefTensor& values) {
   Literal literal = ToLiteral(dtype, values);
   Tensor tensor{dtype, values.dims, std::vector<std::byte>(literal.bytes->size())};
-  std::memcpy(tensor.bytes.data(), literal.bytes->data(), literal.bytes->size());
+  CopyBytes(tensor.bytes.data(), literal.bytes->data(), literal.bytes->size());
   return tensor;
 }
 
@@ -150,7 +151,7 @@ struct Executable::Impl {
   Tensor Copy(ValueId value, const void* from) const {
     Tensor tensor{graph.value(value).type.dtype, Evaluate(graph.value(value).type.shape, bindings), {}};
     tensor.bytes.resize(static_cast<std::size_t>(NumElements(tensor.dims)) * SizeOf(tensor.dtype));
-    std::memcpy(tensor.bytes.data(), from, tensor.bytes.size());
+    CopyBytes(tensor.bytes.data(), from, tensor.bytes.size());
     return tensor;
   }
 };
@@ -595,9 +596,9 @@ Status Executable::Impl::Step(Instruction& i, const RunInputs& inputs, StateStor
     if (i.copy_bytes == 0) return {};
     void* state = states[graph.value(op.inputs[0]).state.value];
     if (op.def == &kRead) {
-      std::memcpy(out[0], state, i.copy_bytes);
+      CopyBytes(out[0], state, i.copy_bytes);
     } else if (in[1] != state) {
-      std::memcpy(state, in[1], i.copy_bytes);
+      CopyBytes(state, in[1], i.copy_bytes);
     }
     return {};
   }
@@ -658,12 +659,12 @@ Status Executable::Impl::RunWhile(Instruction& i, const std::vector<void*>& in, 
     }
     for (std::size_t k = 0; k < stacked.size(); ++k) {
       const std::vector<std::byte>& row = vars[stacked[k]].bytes;
-      std::memcpy(static_cast<std::byte*>(out[n + 1 + k]) + static_cast<std::size_t>(rounds) * row.size(), row.data(), row.size());
+      CopyBytes(static_cast<std::byte*>(out[n + 1 + k]) + static_cast<std::size_t>(rounds) * row.size(), row.data(), row.size());
     }
     ASSIGN_OR_RETURN(vars, RunBody(*i.bodies[1], Pointers(vars, after), run, store));
   }
-  for (std::size_t k = 0; k < n; ++k) std::memcpy(out[k], vars[k].bytes.data(), vars[k].bytes.size());
-  std::memcpy(out[n], &rounds, sizeof rounds);
+  for (std::size_t k = 0; k < n; ++k) CopyBytes(out[k], vars[k].bytes.data(), vars[k].bytes.size());
+  CopyBytes(out[n], &rounds, sizeof rounds);
   return {};
 }
 
@@ -677,7 +678,7 @@ Status Executable::Impl::RunCond(Instruction& i, const std::vector<void*>& in, c
     if ((k - 1 < first) == yes) arguments.push_back(Copy(op.inputs[k], in[k]));
   }
   ASSIGN_OR_RETURN(std::vector<Tensor> results, RunBody(*i.bodies[yes ? 0 : 1], Pointers(arguments, {}), run, store));
-  for (std::size_t k = 0; k < results.size(); ++k) std::memcpy(out[k], results[k].bytes.data(), results[k].bytes.size());
+  for (std::size_t k = 0; k < results.size(); ++k) CopyBytes(out[k], results[k].bytes.data(), results[k].bytes.size());
   return {};
 }
 
@@ -724,7 +725,7 @@ Result<RunOutputs> Executable::Run(const RunInputs& inputs, StateStore& states) 
   for (const Impl::Seen& seen : impl.seen) {
     Tensor tensor{seen.type.dtype, Evaluate(seen.type.shape, impl.bindings), {}};
     tensor.bytes.resize(static_cast<std::size_t>(NumElements(tensor.dims)) * SizeOf(tensor.dtype));
-    std::memcpy(tensor.bytes.data(), impl.At(seen.place, inputs), tensor.bytes.size());
+    CopyBytes(tensor.bytes.data(), impl.At(seen.place, inputs), tensor.bytes.size());
     (seen.tap ? outputs.taps[seen.micro_batch][seen.name] : outputs.outputs[seen.micro_batch][seen.index]) = std::move(tensor);
   }
   return outputs;

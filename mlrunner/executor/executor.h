@@ -71,6 +71,8 @@ struct OpTime {
   std::int64_t begin_ns = 0, end_ns = 0;
 };
 
+// Work that a failed run has started may read its inputs until the executable is gone (CompiledKernel::wait), and so may peers in the same
+// process: they have to live as long.
 struct RunInputs {
   std::vector<std::vector<const Tensor*>> micro_batches = {{}};  // [micro-batch][input in the order of graph.inputs]
   RunContext run;                                                // sample_offset is that of micro-batch 0

@@ -6,10 +6,12 @@
 
 #include <fmt/format.h>
 
+#include "base/copy_bytes.h"
 #include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/kernels/cpu.h"
 #include "mlrunner/kernels/philox.h"
+#include "mlrunner/kernels/team_region.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -87,8 +89,14 @@ float SumExpOf(const float* x, float shift, std::int64_t n) {
 // Rows of the last dimension, spread over threads.
 template <class F>
 void ForRows(std::int64_t rows, int threads, F f) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-  for (std::int64_t row = 0; row < rows; ++row) f(row);
+  TeamRegion region;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    TeamRegion::Member member(region);
+#pragma omp for schedule(static)
+    for (std::int64_t row = 0; row < rows; ++row) f(row);
+  }
+  region.Join();
 }
 struct RowShape {
   std::int64_t rows = 1, n = 1;
@@ -382,7 +390,7 @@ Result<CompiledKernel> CompileFill(const KernelRequest& r) {
 Result<CompiledKernel> CompileConstant(const KernelRequest& r) {
   if (!AllRowMajor(r)) return Declined();
   return CompiledKernel{[bytes = r.op.attrs.LiteralOf(Attr::kLiteral)->bytes](const KernelCall& c) {
-    std::memcpy(c.out[0], bytes->data(), bytes->size());
+    CopyBytes(c.out[0], bytes->data(), bytes->size());
     return Status();
   }};
 }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/copy_bytes.h"
 #include "mlrunner/graph/op_def.h"
 #include "mlrunner/kernels/fold.h"
 
@@ -45,7 +46,7 @@ void Store(const ConcreteType& type, const RefTensor& tensor, void* data) {
     }
   }
   Literal raw = ToLiteral(type.dtype, flat);
-  std::memcpy(data, raw.bytes->data(), raw.bytes->size());
+  CopyBytes(data, raw.bytes->data(), raw.bytes->size());
 }
 
 Result<CompiledKernel> CompileReference(const RefTable& table, const KernelRequest& request) {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
+#include "base/copy_bytes.h"
 #include "base/wide_checksum.h"
 #include "storage/io_error.h"
 
@@ -90,7 +91,7 @@ Result<Tensor> TensorIn(const Json& entry, std::string_view bytes, const std::st
   }
   if (begin > end || end > bytes.size() || end - begin != expected) return bad("its place does not fit its shape");
   tensor.bytes.resize(expected);
-  std::memcpy(tensor.bytes.data(), bytes.data() + begin, expected);
+  CopyBytes(tensor.bytes.data(), bytes.data() + begin, expected);
   return tensor;
 }
 

@@ -40,7 +40,7 @@ Result<TrainSummary> DecodeTrainSummary(const std::string& bytes);
 // What tests look at and put in other places.
 struct TrainHooks {
   std::function<void(std::int64_t step, double loss)> on_step;  // after each, on the rank's thread
-  std::vector<OpTime>* times = nullptr;                         // of the last step
+  std::vector<OpTime>* times = nullptr;                         // of the last step; their ops are gone when TrainRank returns
   storage::FileSystem* files = nullptr;                         // for checkpoints; null: this machine's
   // Null: Communicator::Connect.
   std::function<Result<std::unique_ptr<collective::Communicator>>(dag::GangContext&, const collective::CommunicatorOptions&)> connect;

@@ -2,6 +2,7 @@
 // rows up while it computes (a split op), and pushes the rows of its gradient (IndexedRows). With a staleness bound s a lookup for step t
 // waits until the slowest trainer has had t - s pushes applied; s = 0 is the synchronous server.
 #include <array>
+#include <deque>
 
 #include "mlrunner/graph/grad.h"
 #include "mlrunner/graph/optimizers.h"
@@ -225,6 +226,8 @@ struct Trained {
 Status Train(Server::Options options, int ahead, Trained* trained) {
   std::map<std::string, std::vector<std::int32_t>> channels;
   for (std::int32_t t = 1; t <= options.trainers; ++t) channels[ChannelOf("lookup", t)] = channels[ChannelOf("push", t)] = {0, t};
+  // Ranks of one process read each other's memory where it lies: after a failure, until the last of them has noticed.
+  std::vector<std::deque<Ratings>> ratings(static_cast<std::size_t>(options.trainers) + 1);
   World world(options.trainers + 1, channels);
   Graph local = LocalModel();
   Server server(world, options, Initial(local, local.states[0], {}, {}));
@@ -235,7 +238,8 @@ Status Train(Server::Options options, int ahead, Trained* trained) {
     StateStore states;
     for (int run = 0; run < options.runs; ++run) {
       if (rank == 2) server.AwaitGranted(0, std::min(run + ahead, options.runs));
-      Ratings now = MakeRatings(run, rank), next = MakeRatings(run + 1, rank);
+      const Ratings &now = ratings[rank].emplace_back(MakeRatings(run, rank)),
+                    &next = ratings[rank].emplace_back(MakeRatings(run + 1, rank));
       RunInputs inputs;
       inputs.micro_batches[0] = {&now.ids, &now.ratings, &next.ids};
       ASSIGN_OR_RETURN(RunOutputs outputs, executable->Run(inputs, states));

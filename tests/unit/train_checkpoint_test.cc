@@ -103,7 +103,9 @@ TEST(Checkpoint, KilledAnywhereInASaveTheNewestWholeOneLoads) {
       ASSERT_TRUE(newest.step == 100 || newest.step == 200) << "killed in operation " << fail_at;
       ExpectEqual(newest, Make(newest.step));
       ++(newest.step == 200 ? survived_new : survived_old);
-      if (status.ok()) EXPECT_EQ(newest.step, 200) << "a save that said it was done, killed in operation " << fail_at;
+      if (status.ok()) {
+        EXPECT_EQ(newest.step, 200) << "a save that said it was done, killed in operation " << fail_at;
+      }
       // The next save goes through and leaves nothing of the dead one.
       ASSERT_TRUE(SaveCheckpoint(files, folder.path(), Make(300), 1).ok());
       std::vector<std::string> names;

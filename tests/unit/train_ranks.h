@@ -169,11 +169,19 @@ class ThreadCommunicator final : public collective::Communicator {
   std::vector<std::unique_ptr<char, decltype(&free)>> owned_;
 };
 
+// What is kept of an OpTime, whose op is gone when the training has ended.
+struct RanOp {
+  const OpDef* def = nullptr;
+  Half half = Half::kWhole;
+  Phase phase = Phase::kForward;
+  std::int64_t begin_ns = 0, end_ns = 0;
+};
+
 struct RankResult {
   Status status;
   TrainSummary summary;        // of rank 0
   std::vector<double> losses;  // of each step
-  std::vector<OpTime> times;   // of the last step
+  std::vector<RanOp> times;    // of the last step
   std::vector<std::string> lines;
 };
 
@@ -196,9 +204,13 @@ inline std::vector<RankResult> TrainOnThreads(const TrainJob& job, std::int32_t 
       ThreadGang gang(rank, ranks, &hall, options.sums == Sums::kTcp ? "machine" + std::to_string(rank) : "here");
       TrainHooks hooks;
       hooks.files = options.files;
-      hooks.times = &result.times;
+      std::vector<OpTime> times;
+      hooks.times = &times;
       hooks.on_step = [&](std::int64_t step, double loss) {
         result.losses.push_back(loss);
+        result.times.clear();
+        for (const OpTime& time : times)
+          result.times.push_back({time.op->def, time.op->half, time.op->provenance.phase, time.begin_ns, time.end_ns});
         if (options.on_step) options.on_step(gang, step);
       };
       if (options.sums == Sums::kInMemory || options.sums == Sums::kNone)

@@ -164,17 +164,15 @@ TEST_F(TrainRanks, ACancelledTrainingEndsAtTheNextStep) {
 TEST_F(TrainRanks, SumsBeginBeforeBackwardEnds) {
   auto results = TrainOnThreads(JobOf(Mlp("f32", 3, {"model.hidden=64, 64", "train.bucket_bytes=1K"})), 2);
   ExpectFine(results);
-  const std::vector<OpTime>& times = results[0].times;
   std::int64_t backward_ends = 0, first_begins = 0, last_begins = 0, first_waited = 0;
   int sums = 0;
-  for (const OpTime& time : times) {
-    const Op& op = *time.op;
+  for (const testing::RanOp& op : results[0].times) {
     if (op.def == &kAllReduce && op.half == Half::kStart) {
-      if (sums++ == 0) first_begins = time.begin_ns;
-      last_begins = time.begin_ns;
+      if (sums++ == 0) first_begins = op.begin_ns;
+      last_begins = op.begin_ns;
     }
-    if (op.def == &kAllReduce && op.half == Half::kDone && first_waited == 0) first_waited = time.begin_ns;
-    if (op.def == &kMatMul && op.provenance.phase == Phase::kBackward) backward_ends = std::max(backward_ends, time.end_ns);
+    if (op.def == &kAllReduce && op.half == Half::kDone && first_waited == 0) first_waited = op.begin_ns;
+    if (op.def == &kMatMul && op.phase == Phase::kBackward) backward_ends = std::max(backward_ends, op.end_ns);
   }
   ASSERT_GE(sums, 3);
   EXPECT_LT(first_begins, backward_ends);
