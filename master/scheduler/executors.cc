@@ -147,7 +147,7 @@ void Scheduler::State::On(const ExecutorExited& event) {
       status = Status(of_program ? Code::kUserError : Code::kUnavailable, "GANG03",
                       "rank " + Number(task.task) + (by_itself ? " crashed (" + way + ")" : " was lost with its executor"), "",
                       "`ropewalk logs` shows its output");
-    const GangEnd end = of_program ? GangEnd::kProgram : by_itself ? GangEnd::kPeer : GangEnd::kMachine;
+    const GangEnd end = of_program ? GangEnd::kCrash : by_itself ? GangEnd::kPeer : GangEnd::kMachine;
     if (end == GangEnd::kMachine) WorkerFault(worker);
     RankOver(job, *FindStage(job, task.key), task.task, end, std::move(status));
   }

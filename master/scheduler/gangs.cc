@@ -17,6 +17,9 @@ namespace {
 
 constexpr TimeMs kRestartDelayMaxMs = 5'000;
 constexpr std::size_t kWorkersNamed = 8;  // in an error
+// What a program says is wrong it will say again, and a gang may ask to be believed at once. A crash or a lack of memory may have been
+// chance.
+constexpr std::uint32_t kCrashAttemptsMin = 2;
 
 // "10.0.0.5:7078" -> "10.0.0.5"; "[::1]:7078" -> "::1"; this process -> the loopback.
 std::string HostOf(const std::string& data_address) {
@@ -288,10 +291,10 @@ void Scheduler::State::EndGang(JobRun& job, StageRun& run, GangEnd end, Status r
                .Num("rank", blamed)
                .Str("machine", gang.machines[blamed])
                .Str("cause", Words(gang.reason)));
-  const Status told(
-      Code::kUnavailable, "GANG02",
-      "rank " + Number(blamed) + " on machine " + gang.machines[blamed] + (end == GangEnd::kProgram ? " failed" : " was lost"),
-      Words(gang.reason), "none needed: the gang is formed anew");
+  const Status told(Code::kUnavailable, "GANG02",
+                    "rank " + Number(blamed) + " on machine " + gang.machines[blamed] +
+                        (end == GangEnd::kProgram || end == GangEnd::kCrash ? " failed" : " was lost"),
+                    Words(gang.reason), "none needed: the gang is formed anew");
   if (!options.planted.keep_ranks_of_lost_gangs)
     for (std::uint32_t rank = 0; rank < gang.attempts.size(); ++rank)
       if (gang.attempts[rank] != 0)
@@ -312,14 +315,18 @@ void Scheduler::State::GangOver(JobRun& job, StageRun& run, GangRun& gang) {
                .Num("stage", run.key.stage.value)
                .Num("epoch", gang.epoch)
                .Str("end", gang.end == GangEnd::kProgram   ? "program"
+                           : gang.end == GangEnd::kCrash   ? "crash"
                            : gang.end == GangEnd::kMachine ? "machine"
                                                            : "peer"));
   TimeMs delay = options.task_retry_delay_ms;
-  if (gang.end == GangEnd::kProgram) {
-    if (++gang.failures >= run.stage.gang->attempts_max) {
+  if (gang.end == GangEnd::kProgram || gang.end == GangEnd::kCrash) {
+    const std::uint32_t most = std::max(run.stage.gang->attempts_max, gang.end == GangEnd::kCrash ? kCrashAttemptsMin : 1);
+    if (++gang.failures >= most) {
       std::string why = last.why();
-      if (!why.empty()) why += "; ";
-      why += "the gang was formed " + Number(gang.failures) + (gang.failures == 1 ? " time" : " times") + " and a rank failed each time";
+      if (gang.failures > 1) {
+        if (!why.empty()) why += "; ";
+        why += "the gang was formed " + Number(gang.failures) + " times and a rank failed each time";
+      }
       return Doom(job, Status(last.code(), last.tag().empty() ? "TASK03" : last.tag(), rank + " failed: " + last.what(), why, last.fix()));
     }
   } else {

@@ -169,8 +169,8 @@ struct StageRun {
 
 enum class GangPhase : std::uint8_t { kWaiting, kRunning, kEnding };
 // Why a forming ended; what stands later outweighs what stands earlier. A rank that says that it lost a peer may say so before the one that
-// failed, or whose machine is gone, is known.
-enum class GangEnd : std::uint8_t { kPeer, kProgram, kMachine };
+// failed, or whose machine is gone, is known. kProgram: it returned an error or threw; kCrash: it ended its process, or memory was short.
+enum class GangEnd : std::uint8_t { kPeer, kProgram, kCrash, kMachine };
 
 struct GangRun {
   GangPhase phase = GangPhase::kWaiting;

@@ -30,11 +30,16 @@ class Sampler {
   std::span<const std::int64_t> Next(SamplePosition* at, std::int64_t batch) {
     const auto count = static_cast<std::int64_t>(order_.size());
     if (at->offset >= count) *at = {at->epoch + 1, 0};
-    if (at->epoch != shuffled_) Shuffle(at->epoch);
+    Order(at->epoch);
     std::int64_t taken = std::min(batch, count - at->offset);
     std::span<const std::int64_t> ids(order_.data() + at->offset, static_cast<std::size_t>(taken));
     at->offset += taken;
     return ids;
+  }
+  // All samples in the order of an epoch; valid until another epoch is asked for.
+  std::span<const std::int64_t> Order(std::int64_t epoch) {
+    if (epoch != shuffled_) Shuffle(epoch);
+    return order_;
   }
 
  private:

@@ -1,6 +1,6 @@
 // Samples: what a model learns from, by number, whatever they are read from.
 //
-// Owner: whoever loaded them. Thread rule: const, so any number of threads may read.
+// Owner: whoever loaded them. Thread rule: Prepare() belongs to one thread; between its calls any number of threads may read.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,8 @@ class Samples {
   virtual std::int64_t classes() const = 0;                  // labels lie in [0, classes)
   virtual bool inputs_are_ids() const = 0;                   // of a vocabulary of `classes` symbols; else they are real numbers
 
+  // Which samples will be asked for until the next call: what does not lie in memory as a whole fetches them now.
+  virtual Status Prepare(std::span<const std::int64_t>) { return {}; }
   // Inputs of the samples `ids`, one after the other. `dtype`: kI32 for ids, else kF32 or kF64.
   virtual void Inputs(std::span<const std::int64_t> ids, Dtype dtype, void* rows) const = 0;
   virtual void Labels(std::span<const std::int64_t> ids, std::int32_t* rows) const = 0;

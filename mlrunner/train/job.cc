@@ -198,12 +198,59 @@ std::vector<std::string> AsSettings(const Config& config) {
   return settings;
 }
 
-Status ApplySetting(Config* config, const std::string& setting) {
+std::vector<std::string> AsSettings(const TrainJob& job) {
+  const ModelSpec& model = job.model;
+  const OptimizerSpec& optimizer = job.optimizer;
+  const bool gpt = model.kind == ModelSpec::Kind::kGpt, adamw = optimizer.kind == OptimizerSpec::Kind::kAdamW;
+  std::vector<std::pair<const char*, std::string>> values = {{"model.kind", gpt ? "gpt" : "mlp"},
+                                                             {"optimizer.kind", adamw ? "adamw" : "sgd"}};
+  auto add = [&](const char* name, const auto& value) { values.emplace_back(name, fmt::format("{}", value)); };
+  if (gpt) {
+    add("model.layers", model.layers);
+    add("model.width", model.width);
+    add("model.heads", model.heads);
+    add("model.length", model.length);
+    add("model.tied", model.tied);
+  } else {
+    add("model.hidden", fmt::format("{}", fmt::join(model.hidden, ", ")));
+  }
+  add("train.ranks", job.ranks);
+  add("train.batch", job.batch);
+  add("train.epochs", job.epochs);
+  add("train.steps", job.steps);
+  add("train.seed", job.seed);
+  add("train.dtype", Name(job.dtype));
+  add("train.deterministic", job.deterministic);
+  add("train.bucket_bytes", job.bucket_bytes);
+  add("train.threads", job.threads);
+  add("train.evaluate_batch", job.evaluate_batch);
+  add("optimizer.learning_rate", optimizer.learning_rate);
+  add("optimizer.warmup_steps", optimizer.warmup_steps);
+  add("optimizer.weight_decay", optimizer.weight_decay);
+  if (adamw) {
+    add("optimizer.beta1", optimizer.beta1);
+    add("optimizer.beta2", optimizer.beta2);
+    add("optimizer.epsilon", optimizer.epsilon);
+  } else {
+    add("optimizer.momentum", optimizer.momentum);
+  }
+  add("checkpoint.folder", job.checkpoint.folder);
+  if (!job.checkpoint.folder.empty()) {
+    add("checkpoint.every_steps", job.checkpoint.every_steps);
+    add("checkpoint.keep", job.checkpoint.keep);
+    add("checkpoint.resume", job.checkpoint.resume);
+  }
+  std::vector<std::string> settings;
+  for (const auto& [name, value] : values) settings.push_back(std::string(name) + "=" + value);
+  return settings;
+}
+
+Status ApplySetting(Config* config, const std::string& setting, const std::string& origin) {
   std::size_t equals = setting.find('=');
   if (equals == std::string::npos)
     return Status(Code::kInvalid, "SPEC04", fmt::format("--set \"{}\"", EscapeForLog(setting, 200)), "there is no '='",
                   "--set section.key=value, like --set train.batch=64");
-  return config->Set(ConfigLayer::kFlag, {setting.substr(0, equals), setting.substr(equals + 1), "flag --set"});
+  return config->Set(ConfigLayer::kFlag, {setting.substr(0, equals), setting.substr(equals + 1), origin});
 }
 
 }  // namespace ropewalk::mlrunner

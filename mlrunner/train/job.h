@@ -13,33 +13,34 @@
 
 namespace ropewalk::mlrunner {
 
+// The members begin as the keys do.
 struct ModelSpec {
   enum class Kind : std::uint8_t { kMlp, kGpt } kind = Kind::kMlp;
-  std::vector<std::int64_t> hidden;                           // mlp
-  std::int64_t layers = 0, width = 0, heads = 0, length = 0;  // gpt
+  std::vector<std::int64_t> hidden = {512, 512};                  // mlp
+  std::int64_t layers = 4, width = 256, heads = 4, length = 128;  // gpt
   bool tied = false;
 };
 
 struct DataSpec {
   enum class Kind : std::uint8_t { kFashionMnist, kText } kind = Kind::kFashionMnist;
   std::string path;
-  double held_out = 0;           // text
+  double held_out = .1;          // text
   std::int64_t samples_max = 0;  // of the training set, the first ones; 0: all
 };
 
 struct OptimizerSpec {
   enum class Kind : std::uint8_t { kSgd, kAdamW } kind = Kind::kSgd;
-  double learning_rate = 0;
+  double learning_rate = .05;
   std::int64_t warmup_steps = 0;  // the rate grows linearly over the first ones
-  double momentum = 0;            // sgd
+  double momentum = .9;           // sgd
   double weight_decay = 0;
-  double beta1 = 0, beta2 = 0, epsilon = 0;  // adamw
+  double beta1 = .9, beta2 = .999, epsilon = 1e-8;  // adamw
 };
 
 struct CheckpointSpec {
   std::string folder;            // empty: none are written
   std::int64_t every_steps = 0;  // 0: only at the end
-  std::int64_t keep = 0;         // the newest so many
+  std::int64_t keep = 3;         // the newest so many
   bool resume = true;            // begin at the newest one that is there
 };
 
@@ -49,15 +50,15 @@ struct TrainJob {
   OptimizerSpec optimizer;
   CheckpointSpec checkpoint;
   std::int32_t ranks = 1;
-  std::int64_t batch = 0;   // of all ranks together
-  std::int64_t epochs = 0;  // one of the two, the other is 0
+  std::int64_t batch = 128;  // of all ranks together
+  std::int64_t epochs = 0;   // one of the two, the other is 0; both 0: one epoch
   std::int64_t steps = 0;
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 1;
   Dtype dtype = Dtype::kF32;
-  bool deterministic = true;        // gradients of the ranks are added in the order of the ranks
-  std::size_t bucket_bytes = 0;     // gradients travel in buckets of about so many bytes
-  std::int32_t threads = 0;         // of each rank; 0: the machine's cores, divided among its ranks
-  std::int64_t evaluate_batch = 0;  // samples at a time on each rank
+  bool deterministic = true;           // gradients of the ranks are added in the order of the ranks
+  std::size_t bucket_bytes = 1 << 20;  // gradients travel in buckets of about so many bytes
+  std::int32_t threads = 0;            // of each rank; 0: the machine's cores, divided among its ranks
+  std::int64_t evaluate_batch = 0;     // samples at a time on each rank; 0: as a step has
 };
 
 // All keys with their defaults.
@@ -68,7 +69,9 @@ Result<TrainJob> ReadTrainJob(const Config& config);
 
 // What differs from the defaults, as "section.key=value": with it any process of the job makes the same TrainJob without the file.
 std::vector<std::string> AsSettings(const Config& config);
+// The same of a job that was made in C++, with all its keys but those of [data]. A value that no key can have is among them.
+std::vector<std::string> AsSettings(const TrainJob& job);
 // "section.key=value" into `config`. SPEC01, SPEC02 as Config::Set; SPEC04: there is no '='.
-Status ApplySetting(Config* config, const std::string& setting);
+Status ApplySetting(Config* config, const std::string& setting, const std::string& origin = "flag --set");
 
 }  // namespace ropewalk::mlrunner

@@ -78,9 +78,9 @@ int main(int argc, char** argv) {
   words.push_back(nullptr);
   int count = static_cast<int>(words.size()) - 1;
   Job job = Init(count, words.data());
-  // What a program says is wrong will most likely be wrong again; a rank that crashed deserves another try.
+  // What the program finds wrong with the data or the loss is wrong the next time, too; a rank that crashed gets another try.
   Result<std::string> result = RunGang(job, "train", static_cast<std::uint32_t>(train.ranks),
-                                       [train](GangContext& gang) { return mlrunner::TrainRank(gang, train); }, {.attempts_max = 2});
+                                       [train](GangContext& gang) { return mlrunner::TrainRank(gang, train); }, {.attempts_max = 1});
   if (!result.ok()) job.context().Fail(result.status());
   Result<mlrunner::TrainSummary> summary = mlrunner::DecodeTrainSummary(*result);
   if (!summary.ok()) {

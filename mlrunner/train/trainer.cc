@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -68,12 +69,14 @@ class BatchTensors {
         labels_(Make(Dtype::kI32, samples.label_dims())),
         weights_(Make(dtype, {})) {}
 
-  // `ids` are this rank's, as many as there are rows at most; what is left is filled with sample 0 and counts nothing.
+  // `ids` are this rank's, as many as there are rows at most; what is left is filled with zeros and counts nothing.
   void Fill(std::span<const std::int64_t> ids, double weight) {
-    ids_.assign(ids.begin(), ids.end());
-    ids_.resize(static_cast<std::size_t>(rows_), 0);
-    samples_.Inputs(ids_, inputs_.dtype, inputs_.bytes.data());
-    samples_.Labels(ids_, reinterpret_cast<std::int32_t*>(labels_.bytes.data()));
+    samples_.Inputs(ids, inputs_.dtype, inputs_.bytes.data());
+    samples_.Labels(ids, reinterpret_cast<std::int32_t*>(labels_.bytes.data()));
+    for (Tensor* tensor : {&inputs_, &labels_}) {
+      const std::size_t filled = tensor->bytes.size() / static_cast<std::size_t>(rows_) * ids.size();
+      std::fill(tensor->bytes.begin() + static_cast<std::ptrdiff_t>(filled), tensor->bytes.end(), std::byte{0});
+    }
     for (std::int64_t row = 0; row < rows_; ++row) {
       double value = row < static_cast<std::int64_t>(ids.size()) ? weight : 0;
       if (weights_.dtype == Dtype::kF64) {
@@ -95,7 +98,6 @@ class BatchTensors {
   const Samples& samples_;
   std::int64_t rows_;
   Tensor inputs_, labels_, weights_;
-  std::vector<std::int64_t> ids_;
 };
 
 double Scalar(const Tensor& tensor) { return ToRef(tensor).data.at(0); }
@@ -114,7 +116,7 @@ class Rank {
   }
 
   Result<std::string> Run() {
-    ASSIGN_OR_RETURN(data_, Load(job_));
+    ASSIGN_OR_RETURN(data_, hooks_.load ? hooks_.load() : Load(job_));
     samples_ = data_.training->count();
     if (job_.data.samples_max > 0) samples_ = std::min(samples_, job_.data.samples_max);
     // A batch is never larger than an epoch.
@@ -143,7 +145,11 @@ class Rank {
     }
     RETURN_IF_ERROR(CompileStep());
     RETURN_IF_ERROR(Steps());
-    return Count();
+    if (hooks_.on_parameter && gang_.rank() == 0) {
+      for (const StateInfo& state : graph_.states)
+        if (state.kind == StateKind::kParameter) hooks_.on_parameter(state.name, states_.Get(state.name));
+    }
+    return data_.held_out == nullptr ? Status() : Count();
   }
 
   // Do all ranks train the same, and from where? Rank 0 says which checkpoint it is.
@@ -151,7 +157,7 @@ class Rank {
     Hello mine;
     ASSIGN_OR_RETURN(Graph whole, gang_.ranks() == 1 ? Result<Graph>(graph_) : StepGraph(job_, *data_.training, 1));
     mine.model = Fingerprint(whole);
-    mine.data = HashCombine(data_.training->content_hash(), data_.held_out->content_hash());
+    mine.data = HashCombine(data_.training->content_hash(), data_.held_out == nullptr ? 0 : data_.held_out->content_hash());
     mine.machine = gang_.machine();
     std::vector<Status> passed_over;
     Checkpoint checkpoint;
@@ -282,6 +288,7 @@ class Rank {
     for (; !IsOver(); ++step_) {
       RETURN_IF_ERROR(Lost());
       SetLearningRate();
+      RETURN_IF_ERROR(PrepareEpoch(&sampler));
       std::span<const std::int64_t> ids = sampler.Next(&position_, batch_);
       const auto count = static_cast<std::int64_t>(ids.size());
       const Share share = ShareOf(count, gang_.rank(), gang_.ranks());
@@ -317,6 +324,21 @@ class Rank {
     summary_.samples_per_s = taken == 0 ? 0 : static_cast<double>(taken) / summary_.seconds;
     if (saved != step_) RETURN_IF_ERROR(Save(step_));
     return {};
+  }
+
+  // Before the first step of an epoch, or what is left of one: tells the samples which of them this rank will ask for.
+  Status PrepareEpoch(Sampler* sampler) {
+    const SamplePosition at = position_.offset < samples_ ? position_ : SamplePosition{position_.epoch + 1, 0};
+    if (at.epoch == prepared_) return {};
+    prepared_ = at.epoch;
+    std::span<const std::int64_t> order = sampler->Order(at.epoch);
+    std::vector<std::int64_t> mine;
+    for (std::int64_t offset = at.offset; offset < samples_; offset += batch_) {
+      const Share share = ShareOf(std::min(batch_, samples_ - offset), gang_.rank(), gang_.ranks());
+      const auto first = order.begin() + offset + share.begin;
+      mine.insert(mine.end(), first, first + share.count);
+    }
+    return data_.training->Prepare(mine);
   }
 
   // `what` of the step at hand is no number: says which states are none either. The sum is the same on all ranks, so all of them stop here.
@@ -363,15 +385,17 @@ class Rank {
   Status Count() {
     const Samples& samples = *data_.held_out;
     const Share share = ShareOf(samples.count(), gang_.rank(), gang_.ranks());
+    std::vector<std::int64_t> mine(static_cast<std::size_t>(share.count));
+    std::iota(mine.begin(), mine.end(), share.begin);
+    RETURN_IF_ERROR(data_.held_out->Prepare(mine));
     const std::int64_t rows = std::max<std::int64_t>(1, std::min(job_.evaluate_batch > 0 ? job_.evaluate_batch : rows_, share.count));
     ASSIGN_OR_RETURN(Graph graph, CountGraph(job_, samples));
     ASSIGN_OR_RETURN(auto executable, Compile(graph, {rows}, DefaultProgram(graph), CpuKernels(), {.num_threads = Threads()}));
     BatchTensors tensors(samples, rows, job_.dtype);
     double loss = 0, hits = 0;
     for (std::int64_t done = 0; done < share.count; done += rows) {
-      std::vector<std::int64_t> ids(static_cast<std::size_t>(std::min(rows, share.count - done)));
-      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = share.begin + done + static_cast<std::int64_t>(i);
-      tensors.Fill(ids, 1);
+      tensors.Fill(std::span(mine).subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(std::min(rows, share.count - done))),
+                   1);
       RunInputs inputs;
       inputs.micro_batches[0] = tensors.inputs();
       inputs.run.seed = job_.seed;
@@ -411,6 +435,7 @@ class Rank {
   StateStore states_;
   std::int64_t step_ = 0;
   SamplePosition position_;
+  std::int64_t prepared_ = -1;  // the epoch whose samples this rank has asked for
   double rate_ = -1;
   std::unique_ptr<collective::Communicator> ranks_;
   std::unique_ptr<Executable> executable_;  // it uses the ranks' memory, and goes first
@@ -421,28 +446,6 @@ class Rank {
 };
 
 }  // namespace
-
-// Field by field: the bytes of a result are compared, and padding would differ.
-std::string Encode(const TrainSummary& summary) {
-  std::string bytes;
-  ByteWriter writer(&bytes);
-  for (std::int64_t number :
-       {summary.steps, summary.resumed_from, summary.held_out_hits, summary.held_out_labels, std::int64_t{summary.labels_are_characters}})
-    writer.Fixed(number);
-  for (double number : {summary.loss, summary.seconds, summary.samples_per_s, summary.held_out_loss}) writer.Fixed(number);
-  return bytes;
-}
-
-Result<TrainSummary> DecodeTrainSummary(const std::string& bytes) {
-  ByteReader reader(bytes);
-  TrainSummary summary;
-  for (std::int64_t* number : {&summary.steps, &summary.resumed_from, &summary.held_out_hits, &summary.held_out_labels})
-    *number = reader.Fixed<std::int64_t>();
-  summary.labels_are_characters = reader.Fixed<std::int64_t>() != 0;
-  for (double* number : {&summary.loss, &summary.seconds, &summary.samples_per_s, &summary.held_out_loss}) *number = reader.Fixed<double>();
-  if (!reader.ok() || !reader.empty()) return Status(Code::kInternal, "TRAIN02", "the summary of a training cannot be read");
-  return summary;
-}
 
 Result<std::string> TrainRank(dag::GangContext& gang, const TrainJob& job, const TrainHooks& hooks) { return Rank(gang, job, hooks).Run(); }
 

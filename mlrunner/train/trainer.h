@@ -18,30 +18,21 @@
 #include "base/status.h"
 #include "dag/gang.h"
 #include "mlrunner/collective/communicator.h"
+#include "mlrunner/data/samples.h"
 #include "mlrunner/executor/executor.h"
 #include "mlrunner/train/job.h"
+#include "mlrunner/train/summary.h"
 #include "storage/file_system.h"
 
 namespace ropewalk::mlrunner {
 
-struct TrainSummary {
-  std::int64_t steps = 0;          // of the whole training, those before a resumption included
-  std::int64_t resumed_from = -1;  // the step of the checkpoint that it went on from; -1: it began anew
-  double loss = 0;                 // of the last step; not a number where none was made
-  double seconds = 0;              // of this run's steps
-  double samples_per_s = 0;
-  double held_out_loss = 0;  // the mean over all labels
-  std::int64_t held_out_hits = 0, held_out_labels = 0;
-  bool labels_are_characters = false;
-};
-std::string Encode(const TrainSummary& summary);
-Result<TrainSummary> DecodeTrainSummary(const std::string& bytes);
-
-// What tests look at and put in other places.
+// What a caller looks at and puts in other places.
 struct TrainHooks {
-  std::function<void(std::int64_t step, double loss)> on_step;  // after each, on the rank's thread
-  std::vector<OpTime>* times = nullptr;                         // of the last step; their ops are gone when TrainRank returns
-  storage::FileSystem* files = nullptr;                         // for checkpoints; null: this machine's
+  std::function<Result<DataSet>()> load;                              // instead of what the job's [data] names; held_out may be null
+  std::function<void(std::int64_t step, double loss)> on_step;        // after each, on the rank's thread
+  std::function<void(const std::string& name, Tensor)> on_parameter;  // rank 0: each one, when all steps are made
+  std::vector<OpTime>* times = nullptr;                               // of the last step; their ops are gone when TrainRank returns
+  storage::FileSystem* files = nullptr;                               // for checkpoints; null: this machine's
   // Null: Communicator::Connect.
   std::function<Result<std::unique_ptr<collective::Communicator>>(dag::GangContext&, const collective::CommunicatorOptions&)> connect;
 };

@@ -6,6 +6,7 @@ usage: run_examples.py --bin FOLDER_OF_EXAMPLES [--cluster ROPEWALK] [--only NAM
 
 import argparse
 import collections
+import math
 import os
 import random
 import subprocess
@@ -148,7 +149,54 @@ def mapreduce_chain(e):
     assert sorted(e.lines()) == sorted(f"{n}\t{words}" for n, words in how_often.items())
 
 
-EXAMPLES = (word_count, sort, inverted_index, join_logs, page_rank, k_means, secondary_sort, mapreduce_chain)
+def best_weights(samples, decay):
+    """Logistic regression of [(features, 0 or 1)] by Newton's method: the weights that minimise the mean loss + decay / 4 |w|^2, and it."""
+    n, size = len(samples), len(samples[0][0])
+    w = [0.0] * size
+    for _ in range(30):
+        gradient = [decay / 2 * x for x in w]
+        curve = [[decay / 2 if i == j else 0.0 for j in range(size)] for i in range(size)]
+        for x, label in samples:
+            p = 1 / (1 + math.exp(-sum(a * b for a, b in zip(w, x))))
+            for i in range(size):
+                gradient[i] += (p - label) * x[i] / n
+                for j in range(size):
+                    curve[i][j] += p * (1 - p) * x[i] * x[j] / n
+        for i in range(size):  # curve * step = gradient, by elimination: the curve is positive definite
+            for row in range(i + 1, size):
+                factor = curve[row][i] / curve[i][i]
+                gradient[row] -= factor * gradient[i]
+                for j in range(i, size):
+                    curve[row][j] -= factor * curve[i][j]
+        step = [0.0] * size
+        for i in reversed(range(size)):
+            step[i] = (gradient[i] - sum(curve[i][j] * step[j] for j in range(i + 1, size))) / curve[i][i]
+        w = [a - b for a, b in zip(w, step)]
+    scores = [sum(a * b for a, b in zip(w, x)) for x, _ in samples]
+    loss = sum(math.log1p(math.exp(-score if label else score)) for score, (_, label) in zip(scores, samples)) / n
+    return w, loss
+
+
+def train_on_dataset(e):
+    lines = []
+    for _ in range(400):
+        words = [e.random.choice(WORDS) for _ in range(e.random.randrange(1, 12))]
+        score = words.count("rope") + words.count("hemp") - words.count("tar") - words.count("the") + e.random.gauss(0, 0.7)
+        lines.append((int(score > 0), words))
+    e.write("in.txt", [f"{label}\t{' '.join(words)}" for label, words in lines])
+    first, *weights = e.run("train_on_dataset", "in.txt", len(WORDS), 250, 2).splitlines()
+    samples = [([words.count(word) for word in WORDS] + [1], label) for label, words in lines]
+    expected, loss = best_weights(samples, 0.05)
+    right = sum((sum(a * b for a, b in zip(expected, x)) > 0) == bool(label) for x, label in samples)
+    got_loss, got_right = float(first.split()[1].rstrip(",")), int(first.split()[2])
+    assert abs(got_loss - loss) < 1e-4 and got_right == right, f"{first}; expected {loss}, {right}"
+    got = dict(line.rsplit(" ", 1) for line in weights)
+    assert sorted(got) == sorted(WORDS), got
+    for word, weight in zip(WORDS, expected):
+        assert abs(float(got[word]) - weight) < 2e-3, f"{word}: {got[word]}, expected {weight}"
+
+
+EXAMPLES = (word_count, sort, inverted_index, join_logs, page_rank, k_means, secondary_sort, mapreduce_chain, train_on_dataset)
 
 
 def main():

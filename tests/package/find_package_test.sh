@@ -39,4 +39,20 @@ if readelf -d "$binary" | grep -i rocksdb; then
   echo "a user's binary needs RocksDB" >&2
   exit 1
 fi
+# Training is a component of its own: the example, as a user's program.
+mkdir "$work/trainer"
+cp "$(dirname "$readme")/examples/train_on_dataset.cc" "$work/trainer/"
+cat >"$work/trainer/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(Trainer CXX)
+find_package(Ropewalk 0.1 REQUIRED COMPONENTS train)
+add_executable(trainer train_on_dataset.cc)
+target_link_libraries(trainer PRIVATE Ropewalk::train)
+END
+cmake -S "$work/trainer" -B "$work/trainer/build" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/configure.log" 2>&1 ||
+  { cat "$work/configure.log"; exit 1; }
+cmake --build "$work/trainer/build" >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
+printf '1\trope\n0\ttar\n' >"$work/labels"
+(cd "$work" && trainer/build/trainer labels 2 20 1 | head -1 | grep -q '2 of 2 right') || { echo "the trainer did not learn" >&2; exit 1; }
+
 echo "ok: built, run, $(stat -c %s "$binary") bytes"

@@ -325,6 +325,7 @@ TEST_F(Gang, TheReasonIsTheFailedRankAndNotTheOneThatNoticed) {
   EXPECT_EQ(p.scheduler->Job(job)->phase, JobPhase::kRunning);
   Fail(ranks[1], Status(Code::kUserError, "USER01", "out of range"));
   EXPECT_EQ(p.scheduler->Job(job)->status.what(), "rank 1 of stage s9 (RunGang \"g\" (g.cc:1)) on w1 failed: out of range");
+  EXPECT_EQ(p.scheduler->Job(job)->status.why(), "");  // it was tried once: there is nothing to say about that
 }
 
 // A rank that answers the loss of a machine with an error of its own is not to blame.
@@ -342,10 +343,11 @@ TEST_F(Gang, AnErrorBesideALostMachineDoesNotCount) {
   EXPECT_EQ(p.scheduler->Job(job)->phase, JobPhase::kRunning);
 }
 
+// Twice, where an error would be final at once.
 TEST_F(Gang, ACrashIsTheProgramsAndALostPeerIsNot) {
   p.AddWorker(1, 1);
   p.AddWorker(2, 1);
-  JobId job = Start(2, {.placement_ms = 0, .attempts_max = 2, .restarts_max = 5});
+  JobId job = Start(2, {.placement_ms = 0, .attempts_max = 1, .restarts_max = 5});
   for (int forming = 0; forming < 2; ++forming) {
     std::vector<RunTask> ranks = Ranks();
     ASSERT_EQ(ranks.size(), 2u);
@@ -364,13 +366,21 @@ TEST_F(Gang, ACrashIsTheProgramsAndALostPeerIsNot) {
 TEST_F(Gang, TheCrashedRankIsNamedAmongThoseOfItsExecutor) {
   p.AddWorker(1, 3);
   JobId job = Start(3, {.placement_ms = 0, .attempts_max = 1});
-  std::vector<RunTask> ranks = Ranks();
-  ExecutorExited exited;
-  exited.executor = ranks[0].executor;
-  exited.reason = Status(Code::kUserError, "WORKER31", "an executor ended by signal 11");
-  exited.signal = 11;
-  exited.cursors = {{ranks[0].id, 0, 0, 0, ""}, {ranks[1].id, 1, 0, 11, ""}, {ranks[2].id, 2, 0, 0, ""}};
-  p.Do(exited);
+  for (int forming = 0; forming < 2; ++forming) {
+    std::vector<RunTask> ranks = Ranks();
+    ASSERT_EQ(ranks.size(), 3u);
+    EXPECT_EQ(p.scheduler->Job(job)->phase, JobPhase::kRunning);
+    const std::size_t before = p.started.size();
+    ExecutorExited exited;
+    exited.executor = ranks[0].executor;
+    exited.reason = Status(Code::kUserError, "WORKER31", "an executor ended by signal 11");
+    exited.signal = 11;
+    exited.cursors = {{ranks[0].id, 0, 0, 0, ""}, {ranks[1].id, 1, 0, 11, ""}, {ranks[2].id, 2, 0, 0, ""}};
+    p.Do(exited);
+    p.tasks.clear();
+    p.Advance(1'000);
+    if (forming == 0) JoinNew(before);
+  }
   EXPECT_EQ(p.scheduler->Job(job)->status.what(), "rank 1 of stage s9 (RunGang \"g\" (g.cc:1)) on w1 failed: rank 1 crashed (signal 11)");
 }
 

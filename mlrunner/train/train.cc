@@ -1,0 +1,124 @@
+#include "mlrunner/train/train.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "dag/gang_on_data.h"
+#include "mlrunner/train/rows.h"
+#include "mlrunner/train/trainer.h"
+
+namespace ropewalk::mlrunner::train_internal {
+namespace {
+
+// What main and the ranks agree on. The keys of a job file have the rules; a job that is made in C++ goes through them.
+Result<TrainJob> Checked(TrainJob job) {
+  Config config(TrainKeys(), "docs/training.md lists all keys");
+  for (const std::string& setting : AsSettings(job)) RETURN_IF_ERROR(ApplySetting(&config, setting, "TrainJob"));
+  if (job.model.kind != ModelSpec::Kind::kMlp)
+    return Status(Code::kInvalid, "TRAIN05", "Train on a dataset with a model of another kind than mlp",
+                  "the samples of a dataset are features and a label", "take ModelSpec::Kind::kMlp, or `ropewalk train` for text");
+  RETURN_IF_ERROR(ReadTrainJob(config).status());
+  if (job.epochs == 0 && job.steps == 0) job.epochs = 1;
+  return job;
+}
+
+std::string Encode(const Trained& trained) {
+  std::string bytes;
+  ByteWriter writer(&bytes);
+  writer.Sized(mlrunner::Encode(trained.summary));
+  auto numbers = [&](const auto& list) {
+    writer.Fixed(static_cast<std::uint64_t>(list.size()));
+    for (auto number : list) writer.Fixed(number);
+  };
+  numbers(trained.losses);
+  writer.Fixed(static_cast<std::uint64_t>(trained.parameters.size()));
+  for (const auto& [name, parameter] : trained.parameters) {
+    writer.Sized(name);
+    numbers(parameter.dims);
+    numbers(parameter.values);
+  }
+  return bytes;
+}
+
+Result<Trained> Decode(const std::string& bytes) {
+  ByteReader reader(bytes);
+  Trained trained;
+  ASSIGN_OR_RETURN(trained.summary, DecodeTrainSummary(std::string(reader.Sized())));
+  auto numbers = [&]<class T>(std::vector<T>* list) {
+    for (auto left = reader.Fixed<std::uint64_t>(); left > 0 && reader.ok(); --left) list->push_back(reader.Fixed<T>());
+  };
+  numbers(&trained.losses);
+  for (auto left = reader.Fixed<std::uint64_t>(); left > 0 && reader.ok(); --left) {
+    TrainedParameter& parameter = trained.parameters[std::string(reader.Sized())];
+    numbers(&parameter.dims);
+    numbers(&parameter.values);
+  }
+  if (!reader.ok() || !reader.empty()) return Status(Code::kInternal, "TRAIN02", "the result of a training cannot be read");
+  return trained;
+}
+
+struct Inputs {
+  StageId training;
+  std::optional<StageId> held_out;
+};
+
+Result<DataSet> Survey(dag::TaskContext& task, const Inputs& inputs, const TrainOptions& options) {
+  DataSet data;
+  RowsOptions rows{.name = "the training samples", .classes = options.classes, .whole_bytes_max = options.whole_bytes_max};
+  ASSIGN_OR_RETURN(data.training, SurveyRows(task, inputs.training, rows));
+  if (!inputs.held_out) return data;
+  rows.name = "the held-out samples";
+  rows.classes = data.training->classes();
+  rows.width = data.training->input_dims()[0];
+  ASSIGN_OR_RETURN(data.held_out, SurveyRows(task, *inputs.held_out, rows));
+  return data;
+}
+
+Result<std::string> RunRank(dag::GangContext& gang, dag::TaskContext& task, const Inputs& inputs, const TrainJob& job,
+                            const TrainOptions& options) {
+  Trained trained;
+  TrainHooks hooks;
+  hooks.load = [&] { return Survey(task, inputs, options); };
+  if (gang.rank() == 0) {
+    hooks.on_step = [&](std::int64_t, double loss) { trained.losses.push_back(loss); };
+    hooks.on_parameter = [&](const std::string& name, const Tensor& tensor) {
+      const RefTensor values = ToRef(tensor);
+      trained.parameters[name] = {tensor.dims, {values.data.begin(), values.data.end()}};
+    };
+  }
+  ASSIGN_OR_RETURN(std::string summary, TrainRank(gang, job, hooks));
+  if (gang.rank() != 0) return std::string();
+  ASSIGN_OR_RETURN(trained.summary, DecodeTrainSummary(summary));
+  return Encode(trained);
+}
+
+}  // namespace
+
+Trained TrainOnRows(const dag::Dataset<std::string>& rows, const dag::Dataset<std::string>* held_out, const TrainJob& wanted,
+                    const TrainOptions& options, dag::Site site) {
+  const std::shared_ptr<dag::PlanContext> plan = rows.node()->context();
+  Result<TrainJob> checked = Checked(wanted);
+  if (!checked.ok()) plan->Fail(checked.status().WithContext("Train (" + site.ToString() + ")"));
+  const TrainJob& job = *checked;
+  std::uint64_t fingerprint = HashCombine(static_cast<std::uint64_t>(options.classes), options.whole_bytes_max);
+  for (const std::string& setting : AsSettings(job)) fingerprint = HashCombine(fingerprint, Checksum64(setting));
+  dag::GangData data(plan, "Train", static_cast<std::uint32_t>(job.ranks), site, fingerprint);
+  Inputs inputs;
+  inputs.training = data.Add(rows);
+  if (held_out != nullptr) inputs.held_out = data.Add(*held_out);
+  // What the program finds wrong with the samples or the loss is wrong the next time, too.
+  dag::GangOptions gang{.placement_timeout_ms = options.placement_timeout_ms,
+                        .spread = options.spread,
+                        .attempts_max = 1,
+                        .restarts_max = options.restarts_max};
+  Result<Trained> trained = Decode(data.Run(
+      [inputs, job, options](dag::GangContext& context, dag::TaskContext& task) { return RunRank(context, task, inputs, job, options); },
+      gang));
+  if (!trained.ok()) plan->Fail(trained.status());
+  return *std::move(trained);
+}
+
+}  // namespace ropewalk::mlrunner::train_internal
