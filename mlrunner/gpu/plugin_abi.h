@@ -113,8 +113,8 @@ struct Api {
   Failure (*to_host)(Context* context, void* to, const void* from, std::size_t bytes, Message* why);
   // All work is done; or how it failed.
   Failure (*synchronize)(Context* context, Message* why);
-  // Whether it is, without waiting.
-  Failure (*is_idle)(Context* context, std::int32_t* idle, Message* why);
+  // Whether what was started on a stream is, without waiting. Null: the context's own stream.
+  Failure (*is_idle)(Context* context, void* stream, std::int32_t* idle, Message* why);
 
   // Operands are device memory, aligned to 16 bytes.
   Failure (*make_matmul)(Context* context, const MatMulShape* shape, MatMul** made, Message* why);
@@ -127,6 +127,15 @@ struct Api {
   // Null, with the reason, where the plugin was built without NCCL.
   const NcclTable* (*nccl)(Message* why);
   void* (*stream)(Context* context);  // for NCCL's functions; calls on this thread's device from now on
+
+  // Streams for collectives that must not wait for each other. These, and is_idle() of such a stream, may be called by any thread.
+  Failure (*make_stream)(Context* context, void** stream, Message* why);
+  void (*free_stream)(Context* context, void* stream);  // waits for its work
+  Failure (*wait_stream)(Context* context, void* stream, Message* why);
+  // `call` is called by a thread of the library's when what was started on the stream until now has ended; not at all when the device
+  // fails. It must not call the plugin.
+  Failure (*notify)(Context* context, void* stream, void (*call)(void* data), void* data, Message* why);
+  std::int32_t (*is_on_device)(Context* context, const void* memory);
 };
 
 }  // namespace ropewalk::gpu

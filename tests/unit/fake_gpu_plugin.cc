@@ -216,7 +216,7 @@ constexpr Api kApi = {
     .to_device = ToDevice,
     .to_host = ToHost,
     .synchronize = [](Context*, Message*) { return Failure::kNone; },
-    .is_idle = [](Context*, std::int32_t* idle, Message*) { return *idle = 1, Failure::kNone; },
+    .is_idle = [](Context*, void*, std::int32_t* idle, Message*) { return *idle = 1, Failure::kNone; },
     .make_matmul = MakeProduct,
     .matmul = Product,
     .free_matmul = [](MatMul* product) { delete product; },

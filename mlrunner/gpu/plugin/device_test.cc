@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
@@ -236,6 +237,25 @@ void TestMemory(Device& d) {
   d.Do(d.api->synchronize(d.context, &d.why), "a refused allocation must not spoil the device");
 }
 
+// What is said of a stream when its work has ended.
+void TestStreams(Device& d) {
+  void* stream = nullptr;
+  d.Do(d.api->make_stream(d.context, &stream, &d.why), "make_stream");
+  std::atomic<int> called = 0;
+  d.Do(d.api->notify(d.context, stream, [](void* data) { ++*static_cast<std::atomic<int>*>(data); }, &called, &d.why), "notify");
+  d.Do(d.api->wait_stream(d.context, stream, &d.why), "wait_stream");
+  Expect(called == 1, "told %d times that a stream is done", called.load());
+  std::int32_t idle = 0;
+  d.Do(d.api->is_idle(d.context, stream, &idle, &d.why), "is_idle");
+  Expect(idle == 1, "a stream without work is busy");
+  d.api->free_stream(d.context, stream);
+  void* memory = d.Put(std::vector<char>(4096));
+  int here = 0;
+  Expect(d.api->is_on_device(d.context, memory) == 1, "device memory is called the host's");
+  Expect(d.api->is_on_device(d.context, &here) == 0, "the host's memory is called the device's");
+  d.Do(d.api->synchronize(d.context, &d.why), "asking for the host's memory must not spoil the device");
+}
+
 // P = 1: the calls, types and sums; not what travels between ranks.
 void TestNccl(Device& d) {
   const NcclTable* nccl = d.api->nccl(&d.why);
@@ -266,14 +286,15 @@ void TestNccl(Device& d) {
     for (void* memory : {in, sum, copy}) d.api->release(d.context, memory);
   }
   std::int32_t idle = 0;
-  d.Do(d.api->is_idle(d.context, &idle, &d.why), "is_idle");
+  d.Do(d.api->is_idle(d.context, nullptr, &idle, &d.why), "is_idle");
   Expect(idle == 1, "the stream is busy after all was read");
   done(nccl->disconnect(comm), "disconnect");
 }
 
 int Run(const char* plugin, const std::string& test) {
   const std::map<std::string, std::function<void(Device&)>> tests = {
-      {"matmul", TestMatMul}, {"adamw", TestAdamW}, {"cross_entropy", TestCrossEntropy}, {"memory", TestMemory}, {"nccl", TestNccl}};
+      {"matmul", TestMatMul}, {"adamw", TestAdamW},     {"cross_entropy", TestCrossEntropy},
+      {"memory", TestMemory}, {"streams", TestStreams}, {"nccl", TestNccl}};
   auto found = tests.find(test);
   if (found == tests.end()) return std::printf("FAILED: there is no test \"%s\"\n", test.c_str()), 1;
   void* library = dlopen(plugin, RTLD_NOW | RTLD_LOCAL);

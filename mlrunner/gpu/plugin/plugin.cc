@@ -65,11 +65,44 @@ Failure ToHost(Context* context, void* to, const void* from, std::size_t bytes, 
   return Synchronize(context, why);
 }
 
-Failure IsIdle(Context* context, std::int32_t* idle, Message* why) {
+Failure IsIdle(Context* context, void* stream, std::int32_t* idle, Message* why) {
   RETURN_IF_FAILED(Enter(context, why));
-  const cudaError_t state = cudaStreamQuery(context->stream);
+  const cudaError_t state = cudaStreamQuery(stream == nullptr ? context->stream : static_cast<cudaStream_t>(stream));
   *idle = state == cudaSuccess ? 1 : 0;
   return state == cudaErrorNotReady ? Failure::kNone : Check(state, "the device's work", why);
+}
+
+Failure MakeStream(Context* context, void** stream, Message* why) {
+  RETURN_IF_FAILED(Enter(context, why));
+  cudaStream_t made = nullptr;
+  RETURN_IF_FAILED(Check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreate", why));
+  *stream = made;
+  return Failure::kNone;
+}
+
+void FreeStream(Context* context, void* stream) {
+  Message why;
+  if (Enter(context, &why) != Failure::kNone) return;
+  // A failed device has no work left to wait for, and its streams go with the process.
+  cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
+  cudaStreamDestroy(static_cast<cudaStream_t>(stream));
+}
+
+Failure WaitStream(Context* context, void* stream, Message* why) {
+  RETURN_IF_FAILED(Enter(context, why));
+  return Check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "a stream's work", why);
+}
+
+Failure Notify(Context* context, void* stream, void (*call)(void* data), void* data, Message* why) {
+  RETURN_IF_FAILED(Enter(context, why));
+  return Check(cudaLaunchHostFunc(static_cast<cudaStream_t>(stream), call, data), "cudaLaunchHostFunc", why);
+}
+
+std::int32_t IsOnDevice(Context* context, const void* memory) {
+  cudaPointerAttributes attributes = {};
+  if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) return cudaGetLastError(), 0;
+  return attributes.type == cudaMemoryTypeManaged || (attributes.type == cudaMemoryTypeDevice && attributes.device == context->device) ? 1
+                                                                                                                                       : 0;
 }
 
 constexpr Api kApi = {

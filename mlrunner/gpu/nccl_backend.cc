@@ -1,0 +1,222 @@
+#include "mlrunner/gpu/nccl_backend.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "mlrunner/gpu/gpu.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+// How long an abort lets a call that is under way in NCCL come back by itself. One that does not waits for the rank that is lost, and only
+// the abort ends it.
+constexpr std::chrono::milliseconds kAbortPatience{200};
+
+Status DeviceFailed(const gpu::Message& why) {
+  return Status(Code::kUnavailable, "GPU04", "the GPU has failed", std::string(why.text, strnlen(why.text, sizeof why.text)),
+                "the gang is formed anew");
+}
+
+}  // namespace
+
+// A call until it is done. Its end is told by a thread of CUDA's.
+struct NcclBackend::Begun {
+  std::mutex mutex;
+  bool is_done = false;
+  std::function<void()> wake;
+  static void Done(void* data) {
+    auto* begun = static_cast<Begun*>(data);
+    // Under the mutex: who has seen that it is done may take away what `wake` touches.
+    std::lock_guard lock(begun->mutex);
+    begun->is_done = true;
+    begun->wake();
+  }
+};
+
+struct NcclBackend::Stream {
+  std::int32_t channel = 0;
+  gpu::NcclComm comm = nullptr;  // null: aborted
+  void* stream = nullptr;
+  std::unique_ptr<NcclSequence> sequence;
+  std::map<std::uint64_t, std::unique_ptr<Begun>> begun;  // of the caller's thread
+};
+
+NcclBackend::NcclBackend(const NcclMeans& means, std::int32_t ranks) : means_(means), ranks_(ranks) {}
+
+Result<std::unique_ptr<NcclBackend>> NcclBackend::Connect(const NcclMeans& means, const NcclRanks& ranks) {
+  std::unique_ptr<NcclBackend> backend(new NcclBackend(means, ranks.ranks));
+  std::vector<gpu::NcclId> ids(ranks.channels.size());
+  if (ranks.rank == 0) {
+    for (gpu::NcclId& id : ids) {
+      if (std::int32_t code = means.nccl->make_id(&id); code != 0)
+        return Status(Code::kUnavailable, "GPU06", "NCCL failed: where its ranks meet", means.nccl->text(code));
+    }
+  }
+  const std::size_t bytes = ids.size() * sizeof(gpu::NcclId);
+  ASSIGN_OR_RETURN(std::vector<std::string> all,
+                   ranks.exchange(ranks.rank == 0 ? std::string(reinterpret_cast<const char*>(ids.data()), bytes) : std::string()));
+  if (all.empty() || all[0].size() != bytes)
+    return Status(Code::kInvalid, "GPU06", "rank 0 has other channels for NCCL",
+                  fmt::format("{} bytes came, and {} are {} channels", all.empty() ? 0 : all[0].size(), bytes, ids.size()));
+  std::memcpy(ids.data(), all[0].data(), bytes);
+  means.api->stream(means.context);  // this thread's device, where the communicators will live
+  for (std::size_t i = 0; i < ids.size(); ++i) RETURN_IF_ERROR(backend->MakeStream(ranks.channels[i], ranks.rank, ids[i]));
+  return backend;
+}
+
+Status NcclBackend::MakeStream(std::int32_t channel, std::int32_t rank, const gpu::NcclId& id) {
+  auto stream = std::make_unique<Stream>();
+  stream->channel = channel;
+  gpu::Message why = {};
+  if (means_.api->make_stream(means_.context, &stream->stream, &why) != gpu::Failure::kNone) return DeviceFailed(why);
+  streams_.push_back(std::move(stream));
+  Stream& made = *streams_.back();
+  if (std::int32_t code = means_.nccl->connect(&made.comm, ranks_, &id, rank); code != 0) {
+    made.comm = nullptr;
+    return Status(Code::kUnavailable, "GPU06", fmt::format("NCCL failed: rank {} of {} is not connected", rank, ranks_),
+                  means_.nccl->text(code), "the gang is formed anew");
+  }
+  made.sequence = std::make_unique<NcclSequence>(means_.nccl, made.comm, made.stream);
+  return {};
+}
+
+NcclBackend::~NcclBackend() {
+  const bool is_busy = std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return !stream->begun.empty(); });
+  if (is_busy) Abort(Status(Code::kCancelled, "GPU06", "NCCL's communicators are given up"));
+  for (const auto& stream : streams_) {
+    if (stream->comm != nullptr) means_.nccl->disconnect(stream->comm);  // nothing is left to fail
+    means_.api->free_stream(means_.context, stream->stream);
+  }
+}
+
+NcclBackend::Stream* NcclBackend::Find(const collective::NativeCall& call) const {
+  auto found = std::find_if(streams_.begin(), streams_.end(), [&](const auto& stream) { return stream->channel == call.channel; });
+  return found == streams_.end() ? nullptr : found->get();
+}
+
+Status NcclBackend::Check(const collective::NativeCall& call) {
+  auto refuse = [&](const std::string& why) {
+    return Status(Code::kInvalid, "COLL12", fmt::format("a native {} of {} cannot be run", Name(call.collective), Name(call.dtype)), why,
+                  "choose another algorithm");
+  };
+  if (call.collective != collective::Collective::kAllreduce && call.collective != collective::Collective::kBroadcast)
+    return refuse("NCCL is used for allreduce and broadcast");
+  gpu::Element element = {};
+  if (!ToElement(call.dtype, &element)) return refuse("NCCL has no such type");
+  std::vector<bool> seen(static_cast<std::size_t>(ranks_), false);
+  for (std::int32_t rank : call.group) {
+    if (rank >= 0 && rank < ranks_) seen[static_cast<std::size_t>(rank)] = true;
+  }
+  if (static_cast<std::int32_t>(call.group.size()) != ranks_ || std::find(seen.begin(), seen.end(), false) != seen.end())
+    return refuse("its group is not all ranks, and only they have a communicator");
+  return {};
+}
+
+Status NcclBackend::CheckMemory(const collective::NativeCall& call) const {
+  for (const void* memory : {call.in, static_cast<const void*>(call.out)}) {
+    if (call.out_count > 0 && memory != nullptr && means_.api->is_on_device(means_.context, memory) == 0)
+      return Status(Code::kInvalid, "COLL12", "a native collective of a vector in the host's memory", "NCCL reads and writes device memory",
+                    "choose another algorithm");
+  }
+  return {};
+}
+
+Status NcclBackend::Aborted() {
+  std::lock_guard lock(why_mutex_);
+  return why_;
+}
+
+Status NcclBackend::Start(std::span<const collective::NativeCall> calls, const std::function<void()>& wake) {
+  std::lock_guard lock(nccl_mutex_);
+  RETURN_IF_ERROR(Aborted());
+  for (const collective::NativeCall& call : calls) {
+    RETURN_IF_ERROR(Check(call));
+    RETURN_IF_ERROR(CheckMemory(call));
+    Stream* stream = Find(call);
+    if (stream == nullptr || stream->sequence->started() != call.sequence)
+      return Status(Code::kInternal, "GPU06", fmt::format("NCCL is given call {} of channel {}", call.sequence, call.channel),
+                    stream == nullptr ? "no communicator is for that channel"
+                                      : fmt::format("the next of that channel is {}", stream->sequence->started()));
+  }
+  means_.api->stream(means_.context);
+  // One group: were they begun one by one, NCCL might wait in the first for a rank that has begun another one first.
+  Status status;
+  if (std::int32_t code = means_.nccl->group_begin(); code != 0)
+    return Status(Code::kUnavailable, "GPU06", "NCCL failed: a group", means_.nccl->text(code), "the gang is formed anew");
+  for (const collective::NativeCall& call : calls) {
+    if (!status.ok()) break;
+    status = Find(call)->sequence->Add(
+        {.kind = call.collective == collective::Collective::kAllreduce ? NcclCall::Kind::kAllReduce : NcclCall::Kind::kBroadcast,
+         .number = call.sequence,
+         .in = call.in,
+         .out = call.out,
+         .count = call.out_count,
+         .dtype = call.dtype,
+         .op = call.op,
+         .root = call.group[0]});
+  }
+  // Ended whatever happened in it: the thread's next group would lie within it.
+  if (std::int32_t code = means_.nccl->group_end(); code != 0 && status.ok())
+    status = Status(Code::kUnavailable, "GPU06", "NCCL failed: a group", means_.nccl->text(code), "the gang is formed anew");
+  RETURN_IF_ERROR(status);
+  for (const collective::NativeCall& call : calls) {
+    Stream& stream = *Find(call);
+    auto& begun = stream.begun[call.sequence];
+    begun = std::make_unique<Begun>();
+    begun->wake = wake;
+    gpu::Message why = {};
+    if (means_.api->notify(means_.context, stream.stream, Begun::Done, begun.get(), &why) != gpu::Failure::kNone) return DeviceFailed(why);
+  }
+  return {};
+}
+
+Result<bool> NcclBackend::IsDone(const collective::NativeCall& call) {
+  Stream* stream = Find(call);
+  auto found = stream == nullptr ? std::map<std::uint64_t, std::unique_ptr<Begun>>::iterator() : stream->begun.find(call.sequence);
+  if (stream == nullptr || found == stream->begun.end())
+    return Status(Code::kInternal, "GPU06", fmt::format("NCCL is asked for call {} of channel {}", call.sequence, call.channel),
+                  "it was not begun, or was done already");
+  RETURN_IF_ERROR(Aborted());
+  bool is_done = false;
+  {
+    std::lock_guard lock(found->second->mutex);
+    is_done = found->second->is_done;
+  }
+  // Has it failed? An abort that is under way tells that by itself. A call that failed may look done.
+  if (std::unique_lock lock(nccl_mutex_, std::try_to_lock); lock.owns_lock()) {
+    RETURN_IF_ERROR(Aborted());
+    RETURN_IF_ERROR(stream->sequence->Check());
+    std::int32_t idle = 0;
+    gpu::Message why = {};
+    if (means_.api->is_idle(means_.context, stream->stream, &idle, &why) != gpu::Failure::kNone) return DeviceFailed(why);
+  } else {
+    return false;
+  }
+  if (is_done) stream->begun.erase(found);
+  return is_done;
+}
+
+void NcclBackend::Abort(const Status& why) {
+  std::lock_guard one(abort_mutex_);
+  {
+    std::lock_guard lock(why_mutex_);
+    if (why_.ok()) why_ = why;
+  }
+  std::unique_lock lock(nccl_mutex_, kAbortPatience);
+  for (const auto& stream : streams_) {
+    // Ends its kernels on the device; and with it goes the communicator.
+    if (stream->comm != nullptr) means_.nccl->abort(std::exchange(stream->comm, nullptr));
+  }
+  for (const auto& stream : streams_) {
+    gpu::Message failure = {};
+    // A device that has failed touches no memory any more: either way the vectors are the caller's again.
+    (void)means_.api->wait_stream(means_.context, stream->stream, &failure);
+  }
+}
+
+}  // namespace ropewalk::mlrunner
