@@ -29,9 +29,10 @@ std::vector<Gradient> SumOverRanks(Builder& b, const std::vector<Parameter>& par
                                    std::vector<Value>* beside, const BucketOptions& options) {
   // Scalars first: they are there before any gradient.
   const std::size_t scalars = beside->size();
+  const Scope sum_in = options.sum_in.value_or(Backward());
   std::vector<Value> values(*beside);
   {
-    auto scope = b.With(Backward());
+    auto scope = b.With(sum_in);
     for (const Gradient& gradient : gradients) values.push_back(gradient.Dense());
   }
   if (!b.status().ok()) return gradients;
@@ -57,7 +58,7 @@ std::vector<Gradient> SumOverRanks(Builder& b, const std::vector<Parameter>& par
     std::string name = "bucket" + std::to_string(index);
     Value sum;
     {
-      auto scope = b.With(Backward());
+      auto scope = b.With(sum_in);
       Value bucket = b.EmitOne(kBucket, members);
       if (!bucket.valid()) break;
       b.mutable_graph().alias_groups.push_back({name, {bucket.id}, {}, true});
@@ -67,7 +68,7 @@ std::vector<Gradient> SumOverRanks(Builder& b, const std::vector<Parameter>& par
     for (std::size_t i = first; i < at; ++i) {
       // Scalars are read where the first gradient beside them is.
       const Parameter& parameter = parameters[order[std::max(i, std::min(scalars, at - 1))] - scalars];
-      auto scope = b.With(UpdateScope(b, parameter));
+      auto scope = b.With(options.read_in.value_or(UpdateScope(b, parameter)));
       const Value& member = values[order[i]];
       Dim end = offset + NumElements(member.shape());
       sums[order[i]] = Reshape(SliceAxis(sum, 0, offset, end), member.shape());

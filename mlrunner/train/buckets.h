@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct BucketOptions {
   std::string group = "data";         // the mesh axis to sum over
   std::size_t bytes = 1 << 20;        // a bucket is full when it holds that much
   std::size_t first_bytes = 1 << 18;  // the first one is sent sooner
+  // Where buckets are filled and summed, if not in backward; where parts of the sums are taken, if not in the updates that need them.
+  std::optional<Scope> sum_in, read_in;
 };
 
 // The sums over the ranks of the gradients of `parameters`, in their order; dense. `beside` are scalars of the same element type that

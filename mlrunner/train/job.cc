@@ -100,6 +100,25 @@ Status ReadData(const Config& config, const ModelSpec& model, DataSpec* data) {
   return Within(config, "data.samples_max", 0, kCountMax, &data->samples_max);
 }
 
+Status ReadSchedule(const Config& config, OptimizerSpec* optimizer) {
+  using Schedule = OptimizerSpec::Schedule;
+  RETURN_IF_ERROR(
+      Choose(config, "optimizer.schedule",
+             {{"constant", Schedule::kConstant}, {"linear", Schedule::kLinear}, {"cosine", Schedule::kCosine}, {"step", Schedule::kStep}},
+             &optimizer->schedule));
+  const bool falls = optimizer->schedule == Schedule::kLinear || optimizer->schedule == Schedule::kCosine;
+  if (!falls)
+    RETURN_IF_ERROR(Only(config, "optimizer.schedule", "linear\" and \"cosine", {"optimizer.decay_steps", "optimizer.final_fraction"}));
+  RETURN_IF_ERROR(Only(config, "optimizer.schedule", "step", {"optimizer.step_every", "optimizer.step_factor"}));
+  RETURN_IF_ERROR(Within(config, "optimizer.decay_steps", 0, kCountMax, &optimizer->decay_steps));
+  RETURN_IF_ERROR(Within(config, "optimizer.final_fraction", 0, 1, &optimizer->final_fraction));
+  RETURN_IF_ERROR(Within(config, "optimizer.step_every", 0, kCountMax, &optimizer->step_every));
+  RETURN_IF_ERROR(Within(config, "optimizer.step_factor", 0, 1, &optimizer->step_factor));
+  if (optimizer->schedule == Schedule::kStep && optimizer->step_every == 0)
+    return Bad(config, "optimizer.schedule", "it needs to know after how many steps the rate falls", "optimizer.step_every = 1000");
+  return {};
+}
+
 Status ReadOptimizer(const Config& config, OptimizerSpec* optimizer) {
   using Kind = OptimizerSpec::Kind;
   RETURN_IF_ERROR(Choose(config, "optimizer.kind", {{"sgd", Kind::kSgd}, {"adamw", Kind::kAdamW}}, &optimizer->kind));
@@ -107,6 +126,8 @@ Status ReadOptimizer(const Config& config, OptimizerSpec* optimizer) {
   RETURN_IF_ERROR(Only(config, "optimizer.kind", "adamw", {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"}));
   RETURN_IF_ERROR(Within(config, "optimizer.learning_rate", 0, 1e6, &optimizer->learning_rate));
   RETURN_IF_ERROR(Within(config, "optimizer.warmup_steps", 0, kCountMax, &optimizer->warmup_steps));
+  RETURN_IF_ERROR(ReadSchedule(config, optimizer));
+  RETURN_IF_ERROR(Within(config, "optimizer.clip_norm", 0, 1e30, &optimizer->clip_norm));
   RETURN_IF_ERROR(Within(config, "optimizer.momentum", 0, 1, &optimizer->momentum));
   RETURN_IF_ERROR(Within(config, "optimizer.weight_decay", 0, 1e6, &optimizer->weight_decay));
   RETURN_IF_ERROR(Within(config, "optimizer.beta1", 0, 1, &optimizer->beta1));
@@ -144,6 +165,7 @@ std::vector<ConfigKey> TrainKeys() {
       {"data.samples_max", kNumber, "0", "use the first so many training samples; 0: all"},
       {"train.ranks", kNumber, "1", "processes that train together"},
       {"train.batch", kNumber, "128", "samples of a step, of all ranks together"},
+      {"train.micro_batches", kNumber, "1", "parts of a rank's share of a batch, one after another"},
       {"train.epochs", kNumber, "0", "times through the data (1 unless train.steps is given)"},
       {"train.steps", kNumber, "0", "instead of epochs"},
       {"train.seed", kNumber, "1", "of first values and the order of samples"},
@@ -154,7 +176,13 @@ std::vector<ConfigKey> TrainKeys() {
       {"train.evaluate_batch", kNumber, "0", "samples at a time when the held-out ones are counted; 0: as a step has"},
       {"optimizer.kind", kText, "sgd", "sgd or adamw"},
       {"optimizer.learning_rate", kDecimal, "0.05", ""},
+      {"optimizer.schedule", kText, "constant", "constant, linear, cosine or step: the rate behind the warm-up"},
       {"optimizer.warmup_steps", kNumber, "0", "the rate grows linearly over the first so many steps"},
+      {"optimizer.decay_steps", kNumber, "0", "linear, cosine: it falls for so many steps; 0: to the end"},
+      {"optimizer.final_fraction", kDecimal, "0", "linear, cosine: what is left of it then, below 1"},
+      {"optimizer.step_every", kNumber, "0", "step: it falls each so many steps"},
+      {"optimizer.step_factor", kDecimal, "0.1", "step: to this part of it, below 1"},
+      {"optimizer.clip_norm", kDecimal, "0", "the largest norm of all gradients together; 0: any"},
       {"optimizer.momentum", kDecimal, "0.9", "sgd"},
       {"optimizer.weight_decay", kDecimal, "0", ""},
       {"optimizer.beta1", kDecimal, "0.9", "adamw"},
@@ -175,6 +203,11 @@ Result<TrainJob> ReadTrainJob(const Config& config) {
   RETURN_IF_ERROR(ReadCheckpoint(config, &job.checkpoint));
   RETURN_IF_ERROR(Within(config, "train.ranks", 1, 256, &job.ranks));
   RETURN_IF_ERROR(Within(config, "train.batch", 1, 1 << 30, &job.batch));
+  RETURN_IF_ERROR(Within(config, "train.micro_batches", 1, 1 << 16, &job.micro_batches));
+  if (std::int64_t parts = std::int64_t{job.micro_batches} * job.ranks; job.micro_batches > 1 && parts > job.batch)
+    return Bad(config, "train.micro_batches",
+               fmt::format("a batch of {} cannot be cut into {} parts for {} ranks", job.batch, parts, job.ranks),
+               "a larger train.batch, or fewer parts");
   RETURN_IF_ERROR(Within(config, "train.epochs", 0, kCountMax, &job.epochs));
   RETURN_IF_ERROR(Within(config, "train.steps", 0, kCountMax, &job.steps));
   if (job.epochs > 0 && job.steps > 0) return Bad(config, "train.steps", "train.epochs is given too", "take one of them out");
@@ -216,6 +249,7 @@ std::vector<std::string> AsSettings(const TrainJob& job) {
   }
   add("train.ranks", job.ranks);
   add("train.batch", job.batch);
+  add("train.micro_batches", job.micro_batches);
   add("train.epochs", job.epochs);
   add("train.steps", job.steps);
   add("train.seed", job.seed);
@@ -225,7 +259,21 @@ std::vector<std::string> AsSettings(const TrainJob& job) {
   add("train.threads", job.threads);
   add("train.evaluate_batch", job.evaluate_batch);
   add("optimizer.learning_rate", optimizer.learning_rate);
+  using Schedule = OptimizerSpec::Schedule;
+  const Schedule schedule = optimizer.schedule;
+  values.emplace_back("optimizer.schedule", schedule == Schedule::kConstant ? "constant"
+                                            : schedule == Schedule::kLinear ? "linear"
+                                            : schedule == Schedule::kCosine ? "cosine"
+                                                                            : "step");
   add("optimizer.warmup_steps", optimizer.warmup_steps);
+  if (schedule == Schedule::kLinear || schedule == Schedule::kCosine) {
+    add("optimizer.decay_steps", optimizer.decay_steps);
+    add("optimizer.final_fraction", optimizer.final_fraction);
+  } else if (schedule == Schedule::kStep) {
+    add("optimizer.step_every", optimizer.step_every);
+    add("optimizer.step_factor", optimizer.step_factor);
+  }
+  add("optimizer.clip_norm", optimizer.clip_norm);
   add("optimizer.weight_decay", optimizer.weight_decay);
   if (adamw) {
     add("optimizer.beta1", optimizer.beta1);

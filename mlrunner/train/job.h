@@ -30,9 +30,15 @@ struct DataSpec {
 
 struct OptimizerSpec {
   enum class Kind : std::uint8_t { kSgd, kAdamW } kind = Kind::kSgd;
+  enum class Schedule : std::uint8_t { kConstant, kLinear, kCosine, kStep } schedule = Schedule::kConstant;  // train/schedule.h
   double learning_rate = .05;
   std::int64_t warmup_steps = 0;  // the rate grows linearly over the first ones
-  double momentum = .9;           // sgd
+  std::int64_t decay_steps = 0;   // linear, cosine: how long it falls; 0: to the end of the training
+  double final_fraction = 0;      // linear, cosine: what is left of it then
+  std::int64_t step_every = 0;    // step: after so many steps it is multiplied by
+  double step_factor = .1;
+  double clip_norm = 0;  // the most that the norm of all gradients may be; 0: whatever it is
+  double momentum = .9;  // sgd
   double weight_decay = 0;
   double beta1 = .9, beta2 = .999, epsilon = 1e-8;  // adamw
 };
@@ -50,8 +56,9 @@ struct TrainJob {
   OptimizerSpec optimizer;
   CheckpointSpec checkpoint;
   std::int32_t ranks = 1;
-  std::int64_t batch = 128;  // of all ranks together
-  std::int64_t epochs = 0;   // one of the two, the other is 0; both 0: one epoch
+  std::int64_t batch = 128;        // of all ranks together
+  std::int32_t micro_batches = 1;  // that a rank's share of a batch is cut into: it needs memory for one of them only
+  std::int64_t epochs = 0;         // one of the two, the other is 0; both 0: one epoch
   std::int64_t steps = 0;
   std::uint64_t seed = 1;
   Dtype dtype = Dtype::kF32;

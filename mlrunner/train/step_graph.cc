@@ -11,6 +11,7 @@
 #include "mlrunner/models/gpt.h"
 #include "mlrunner/models/mlp.h"
 #include "mlrunner/train/buckets.h"
+#include "mlrunner/train/gradients.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -78,13 +79,40 @@ Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_
   Forward f = BuildForward(b, job, samples);
   std::vector<Gradient> gradients = Grad(f.loss, {f.model.parameters.begin(), f.model.parameters.end()});
   std::vector<Value> loss{f.loss};
-  if (ranks > 1) gradients = SumOverRanks(b, f.model.parameters, gradients, &loss, {.group = kData, .bytes = job.bucket_bytes});
+  const std::vector<Parameter>& parameters = f.model.parameters;
+  const bool several = job.micro_batches > 1, clips = job.optimizer.clip_norm > 0;
+  if (several) gradients = SumOverMicroBatches(b, parameters, gradients, &loss);
+  if (ranks > 1) {
+    BucketOptions buckets{.group = kData, .bytes = job.bucket_bytes};
+    // Micro-batches are summed here before ranks are; a norm is of all sums, so nobody gains by waiting for some only.
+    if (several) buckets.sum_in = BetweenScope(b, parameters);
+    if (clips) buckets.read_in = BetweenScope(b, parameters);
+    gradients = SumOverRanks(b, parameters, gradients, &loss, buckets);
+  }
+  if (clips) gradients = ClipByGlobalNorm(b, parameters, gradients, job.optimizer.clip_norm);
   b.Output("loss", loss[0]);
-  Update(b, job.optimizer, f.model.parameters, gradients);
+  Update(b, job.optimizer, parameters, gradients);
   ASSIGN_OR_RETURN(Graph graph, Finish(b, job.dtype));
   if (ranks > 1) graph = OverlapCollectives(graph);
   RETURN_IF_ERROR(Check(graph));
   return graph;
+}
+
+Program StepProgram(const Graph& graph, std::int32_t micro_batches) {
+  Program program, once;
+  std::vector<RegionId> each;
+  for (const ProgramStep& step : DefaultProgram(graph)) {
+    if (graph.region(step.region).kind == RegionKind::kUpdate) {
+      once.push_back(step);
+    } else {
+      each.push_back(step.region);
+    }
+  }
+  for (std::int32_t micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
+    for (RegionId region : each) program.push_back({region, micro_batch, 0});
+  }
+  program.insert(program.end(), once.begin(), once.end());
+  return program;
 }
 
 Result<Graph> CountGraph(const TrainJob& job, const Samples& samples) {

@@ -18,6 +18,7 @@
 #include "mlrunner/data/text.h"
 #include "mlrunner/graph/optimizers.h"
 #include "mlrunner/train/checkpoint.h"
+#include "mlrunner/train/schedule.h"
 #include "mlrunner/train/step_graph.h"
 
 namespace ropewalk::mlrunner {
@@ -102,8 +103,11 @@ class BatchTensors {
 
 double Scalar(const Tensor& tensor) { return ToRef(tensor).data.at(0); }
 
-// States that go into checkpoints: all that hold bytes, but for the learning rate, which the job file says.
-bool IsKept(const StateInfo& state) { return SizeOf(state.type.dtype) > 0 && state.name != kLearningRate; }
+// States that go into checkpoints: all that hold bytes, but for the learning rate, which the job file says, and sums over micro-batches,
+// which are zero between steps.
+bool IsKept(const StateInfo& state) {
+  return SizeOf(state.type.dtype) > 0 && state.name != kLearningRate && state.kind != StateKind::kAccumulator;
+}
 
 // One rank's training.
 class Rank {
@@ -121,7 +125,7 @@ class Rank {
     if (job_.data.samples_max > 0) samples_ = std::min(samples_, job_.data.samples_max);
     // A batch is never larger than an epoch.
     batch_ = std::min(job_.batch, samples_);
-    rows_ = ShareOf(batch_, 0, gang_.ranks()).count;
+    rows_ = ShareOf(ShareOf(batch_, 0, gang_.ranks()).count, 0, job_.micro_batches).count;
     ASSIGN_OR_RETURN(graph_, StepGraph(job_, *data_.training, gang_.ranks()));
     RETURN_IF_ERROR(Meet());
     Status status = Connected();
@@ -259,7 +263,7 @@ class Rank {
       AddSumKernels(&table, ranks_.get(), job_.deterministic);
       options.registered_memory = [this](std::size_t bytes) { return ranks_->Allocate(bytes); };
     }
-    ASSIGN_OR_RETURN(executable_, Compile(graph_, {rows_}, DefaultProgram(graph_), table, options));
+    ASSIGN_OR_RETURN(executable_, Compile(graph_, {rows_}, StepProgram(graph_, job_.micro_batches), table, options));
     return {};
   }
 
@@ -270,8 +274,7 @@ class Rank {
   std::int64_t StepsInAll() const { return job_.steps > 0 ? job_.steps : job_.epochs * ((samples_ + batch_ - 1) / batch_); }
 
   void SetLearningRate() {
-    double rate = job_.optimizer.learning_rate;
-    if (step_ < job_.optimizer.warmup_steps) rate *= static_cast<double>(step_ + 1) / static_cast<double>(job_.optimizer.warmup_steps);
+    const double rate = LearningRateAt(job_.optimizer, step_, StepsInAll());
     if (rate == rate_) return;
     rate_ = rate;
     states_.Set(kLearningRate, ToTensor(job_.dtype, RefTensor::Scalar(rate)));
@@ -281,7 +284,8 @@ class Rank {
     const auto start = Clock::now();
     auto shown = start - std::chrono::seconds(1);
     Sampler sampler(job_.seed, samples_);
-    BatchTensors tensors(*data_.training, rows_, job_.dtype);
+    std::vector<BatchTensors> tensors;
+    for (std::int32_t i = 0; i < job_.micro_batches; ++i) tensors.emplace_back(*data_.training, rows_, job_.dtype);
     const double labels_per_sample = static_cast<double>(NumElements(data_.training->label_dims()));
     summary_.loss = std::numeric_limits<double>::quiet_NaN();
     std::int64_t taken = 0, saved = step_;
@@ -292,13 +296,19 @@ class Rank {
       std::span<const std::int64_t> ids = sampler.Next(&position_, batch_);
       const auto count = static_cast<std::int64_t>(ids.size());
       const Share share = ShareOf(count, gang_.rank(), gang_.ranks());
-      tensors.Fill(ids.subspan(static_cast<std::size_t>(share.begin), static_cast<std::size_t>(share.count)),
-                   1 / (static_cast<double>(count) * labels_per_sample));
       RunInputs inputs;
-      inputs.micro_batches[0] = tensors.inputs();
       inputs.run = {.seed = job_.seed,
                     .step = static_cast<std::uint64_t>(step_),
                     .sample_offset = position_.epoch * samples_ + position_.offset - count + share.begin};
+      inputs.micro_batches.clear();
+      for (std::int32_t i = 0; i < job_.micro_batches; ++i) {
+        const Share part = ShareOf(share.count, i, job_.micro_batches);
+        BatchTensors& mine = tensors[static_cast<std::size_t>(i)];
+        mine.Fill(ids.subspan(static_cast<std::size_t>(share.begin + part.begin), static_cast<std::size_t>(part.count)),
+                  1 / (static_cast<double>(count) * labels_per_sample));
+        inputs.micro_batches.push_back(mine.inputs());
+        inputs.sample_offsets.push_back(inputs.run.sample_offset + part.begin);
+      }
       if (hooks_.times != nullptr) {
         hooks_.times->clear();
         inputs.times = hooks_.times;

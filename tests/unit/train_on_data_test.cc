@@ -149,7 +149,8 @@ TEST_F(TrainOnData, BetweenOtherActionsOfTheJob) {
   // Each feature speaks for its class.
   for (std::size_t feature = 0; feature < 3; ++feature) {
     for (std::size_t other = 0; other < 3; ++other) {
-      if (other != feature) EXPECT_GT(w[4 * feature], w[3 * feature + other] + 1);
+      if (other == feature) continue;
+      EXPECT_GT(w[4 * feature], w[3 * feature + other] + 1);
     }
   }
   auto scores = job.FromVector<std::int32_t>({0, 1, 2}).Map([w](const std::int32_t& i) { return w[static_cast<std::size_t>(4 * i)]; });
@@ -216,7 +217,10 @@ TEST(TrainJobValues, BeginAsTheKeysDo) {
   for (auto kinds : {std::pair(ModelSpec::Kind::kGpt, OptimizerSpec::Kind::kAdamW), {ModelSpec::Kind::kMlp, OptimizerSpec::Kind::kSgd}}) {
     made.model.kind = job->model.kind = kinds.first;
     made.optimizer.kind = job->optimizer.kind = kinds.second;
-    EXPECT_EQ(AsSettings(made), AsSettings(*job));
+    for (OptimizerSpec::Schedule schedule : {OptimizerSpec::Schedule::kStep, OptimizerSpec::Schedule::kCosine}) {
+      made.optimizer.schedule = job->optimizer.schedule = schedule;
+      EXPECT_EQ(AsSettings(made), AsSettings(*job));
+    }
   }
   EXPECT_EQ(made.data.held_out, job->data.held_out);
   // And they go through the keys without a loss.

@@ -1,0 +1,90 @@
+#include "mlrunner/train/gradients.h"
+
+#include <string>
+
+#include "mlrunner/graph/maths.h"
+#include "mlrunner/graph/optimizers.h"
+
+namespace ropewalk::mlrunner {
+namespace {
+
+// In backward, which runs for each micro-batch, as the gradient itself.
+Scope BackwardScope(const Builder& b, const Parameter& parameter) {
+  Scope scope = UpdateScope(b, parameter);
+  scope.phase = Phase::kBackward;
+  scope.role = Role::kGradient;
+  scope.region = RegionKind::kBackward;
+  scope.parameter = {};
+  return scope;
+}
+
+// Adds `value` to `sum` in each micro-batch; the whole is read, and the sum set to zero, between.
+Value AddUp(Builder& b, StateId sum, const Value& value, const Scope& backward, const Scope& between) {
+  const TensorType type = b.graph().state(sum).type;
+  {
+    auto guard = b.With(backward);
+    b.Assign(sum, b.Read(sum) + Cast(value, type.dtype));
+  }
+  auto guard = b.With(between);
+  Value whole = b.Read(sum);
+  b.Assign(sum, Fill(b, 0, type.dtype, type.shape));
+  return whole;
+}
+
+}  // namespace
+
+Scope BetweenScope(const Builder& b, const std::vector<Parameter>& parameters) {
+  Scope scope = UpdateScope(b, parameters.front());
+  scope.module = "gradients";
+  scope.role = Role::kGradient;
+  return scope;
+}
+
+std::vector<Gradient> SumOverMicroBatches(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
+                                          std::vector<Value>* beside) {
+  const Scope between = BetweenScope(b, parameters);
+  for (std::size_t i = 0; i < beside->size() && b.status().ok(); ++i) {
+    Value& scalar = (*beside)[i];
+    StateId sum =
+        b.NewState("scalar_sum" + std::to_string(i), StateKind::kAccumulator, {scalar.dtype(), scalar.shape()}, Initializer::Zeros());
+    scalar = AddUp(b, sum, scalar, BackwardScope(b, parameters.front()), between);
+  }
+  std::vector<Gradient> sums;
+  for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
+    const StateInfo info = b.graph().state(parameters[i].state);
+    StateId sum = b.NewState(info.name + "/gradient_sum", StateKind::kAccumulator, {info.type.dtype, info.logical}, Initializer::Zeros(),
+                             parameters[i].state, info.sharding);
+    Value gradient;
+    {
+      auto guard = b.With(BackwardScope(b, parameters[i]));
+      gradient = gradients[i].Dense();
+    }
+    sums.emplace_back(AddUp(b, sum, gradient, BackwardScope(b, parameters[i]), between));
+  }
+  return sums;
+}
+
+std::vector<Gradient> ClipByGlobalNorm(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
+                                       double norm_max) {
+  std::vector<Value> dense;
+  Value scale;
+  {
+    auto guard = b.With(BetweenScope(b, parameters));
+    Value squares;
+    for (const Gradient& gradient : gradients) {
+      dense.push_back(gradient.Dense());
+      Value mine = ReduceSum(Square(dense.back()));
+      squares = squares.valid() ? squares + mine : mine;
+    }
+    // A norm of zero gives infinity, and that is not the smaller one.
+    scale = Minimum(norm_max / Sqrt(squares), 1.0);
+  }
+  std::vector<Gradient> clipped;
+  for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
+    auto guard = b.With(UpdateScope(b, parameters[i]));
+    clipped.emplace_back(dense[i] * scale);
+  }
+  return clipped;
+}
+
+}  // namespace ropewalk::mlrunner

@@ -1,0 +1,28 @@
+// What happens to gradients between backward and the updates: sums over micro-batches, and a bound on the norm of all of them.
+//
+// Both need something that happens once a step and before every update. The region of an update is run once a step, and a program runs
+// regions after those that they need: so it happens in the update of the first parameter (BetweenScope), and the others wait for it.
+//
+// Thread rule: as the builder's.
+#pragma once
+
+#include <vector>
+
+#include "mlrunner/graph/builder.h"
+
+namespace ropewalk::mlrunner {
+
+// For ops that run once a step, after the last backward and before any update. At least one parameter.
+Scope BetweenScope(const Builder& b, const std::vector<Parameter>& parameters);
+
+// The sums of the gradients, and of the scalars `beside` them, over all micro-batches of a step, to be read in BetweenScope. Nothing is
+// weighted: the losses are. The sums are states (kAccumulator), zero again when the step ends.
+std::vector<Gradient> SumOverMicroBatches(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
+                                          std::vector<Value>* beside);
+
+// All gradients times min(1, norm_max / norm), where norm is the root of the sum of all their squares (Pascanu et al. 2013). With gradients
+// that are sums over the ranks, every rank finds the same norm.
+std::vector<Gradient> ClipByGlobalNorm(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
+                                       double norm_max);
+
+}  // namespace ropewalk::mlrunner
