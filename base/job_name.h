@@ -1,4 +1,5 @@
 // How people see and type a job id: "j-" and at least three hexadecimal digits. The same in the command, logs, pages and error messages.
+// A worker is called by its name there, which it keeps when it joins again; its id stands beside it where it joins and in lists.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -18,6 +19,12 @@ inline std::string JobName(JobId job) {
   char text[24];
   std::snprintf(text, sizeof text, "j-%03llx", static_cast<unsigned long long>(job.value));
   return text;
+}
+
+// Counts within the master's life (its epoch, in the high half): w3.1 is the first that joined the third.
+inline std::string WorkerName(WorkerId worker) {
+  const std::string low = std::to_string(worker.value & 0xffffffffu);
+  return worker.value >> 32 == 0 ? "w" + low : "w" + std::to_string(worker.value >> 32) + "." + low;
 }
 
 // The id behind "j-7f3" (or "7f3"); nullopt for anything else.

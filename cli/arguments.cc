@@ -117,6 +117,12 @@ class Parser {
     Key(app, "--token-file", "client.token_file", "FILE", "the cluster's token (ROPEWALK_TOKEN_FILE; else ~/.ropewalk/token)");
   }
 
+  void Quiet(CLI::App* app) {
+    app->add_flag_callback(
+        "-q,--quiet", [this] { out_->launch_environment.emplace_back("ROPEWALK_QUIET", "1"); },
+        "say nothing of the job's progress and end; errors are told all the same");
+  }
+
   void AddLaunch() {
     CLI::App* run = Verb(&app_, "run", "run a job in this process: no daemon, no port");
     CLI::App* submit = Verb(&app_, "submit", "send a job to a master and follow it");
@@ -125,6 +131,7 @@ class Parser {
       ForJob(app, "--name", "ROPEWALK_NAME", "TEXT", "what the job is called in lists");
       ForJob(app, "--partitions", "ROPEWALK_PARTITIONS", "N", "parts of every shuffle that names no number itself (from the slots)");
       ForJob(app, "--verify", "ROPEWALK_VERIFY", "on|off", "run one task of each stage twice and compare (on)");
+      Quiet(app);
       app->footer(
           "JOB is a built-in job or the path of your own executable:\n"
           "  wordcount INPUT... -o OUT       words and their counts\n"
@@ -138,6 +145,7 @@ class Parser {
     CLI::App* train = Verb(&app_, "train", "train a model: in this process, or with --master on a cluster");
     train->prefix_command();
     train->set_help_flag();
+    Quiet(train);
     Client(train);
     ForJob(run, "--threads", "ROPEWALK_THREADS", "N", "cores to use (all)");
     ForJob(run, "--memory", "ROPEWALK_MEMORY", "BYTES", "memory for shuffled data, like 2G; more goes to disk");
@@ -221,7 +229,8 @@ class Parser {
     std::string path = Path(app);
     // An unknown verb of a group leaves "a subcommand is required", which tells nothing about the word that was typed.
     if (!app->get_subcommands([](const CLI::App*) { return true; }).empty() && app->remaining_size() > 0) return Unknown(app);
-    return Status(Code::kInvalid, "CLI01", path + ": " + what, "", "`" + path + " --help` shows what it takes");
+    return Status(Code::kInvalid, "CLI01", path + ": " + what, "the command line cannot be understood",
+                  "`" + path + " --help` shows what it takes");
   }
 
   Status Unknown(CLI::App* app) {
@@ -245,7 +254,8 @@ class Parser {
                        : names.empty() ? "argument "
                                        : "command ") +
                       "\"" + word + "\"",
-                  "", near.empty() ? "`" + path + " --help` shows what it takes" : "did you mean \"" + near + "\"?");
+                  names.empty() ? "it takes no more" : "there is none of that name",
+                  near.empty() ? "`" + path + " --help` shows what it takes" : "did you mean \"" + near + "\"?");
   }
 
   // `run -- wordcount` is `run wordcount`. CLI11 would take what follows the border for a verb of ours.
@@ -258,7 +268,8 @@ class Parser {
         return;
       }
       if (arg.size() > 1 && arg[0] == '-') {
-        const bool alone = arg == "--detach" || arg == "--help" || arg == "-h" || arg == "--version" || arg.find('=') != std::string::npos;
+        const bool alone = arg == "--detach" || arg == "-q" || arg == "--quiet" || arg == "--help" || arg == "-h" || arg == "--version" ||
+                           arg.find('=') != std::string::npos;
         if (!alone) ++i;  // its value
         continue;
       }
@@ -302,8 +313,8 @@ Result<Invocation> ParseArguments(const std::vector<std::string>& args) {
   Invocation invocation;
   if (const char* variable = std::getenv("ROPEWALK_OUTPUT");
       variable != nullptr && *variable != '\0' && !ParseOutputForm(variable, &invocation.output))
-    return Status(Code::kInvalid, "CLI01", std::string("ROPEWALK_OUTPUT: \"") + variable + "\" is no form of output", "",
-                  std::string("it takes ") + kOutput);
+    return Status(Code::kInvalid, "CLI01", std::string("ROPEWALK_OUTPUT: \"") + variable + "\" is no form of output",
+                  std::string("it takes ") + kOutput, "mend the variable, or unset it");
   if (const char* variable = std::getenv("ROPEWALK_OUTPUT"); variable != nullptr && *variable != '\0') invocation.output_given = true;
   Parser parser(&invocation);
   RETURN_IF_ERROR(parser.Parse(args));

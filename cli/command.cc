@@ -1,6 +1,8 @@
 #include "cli/command.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 
 #include "base/escape.h"
@@ -21,7 +23,7 @@ Status PrintText(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   // A full disk behind stdout must not look like success.
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-    return Status(Code::kUserError, "CLI06", "cannot write to stdout", "", "free space where it goes");
+    return Status(Code::kUserError, "CLI06", "cannot write to stdout", std::strerror(errno), "free space where it goes");
   return {};
 }
 

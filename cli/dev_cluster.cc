@@ -275,9 +275,11 @@ Result<DevOptions> DevOptionsOf(const Config& config) {
   }
   options.token_file = own_folder ? options.folder + "/token" : DefaultTokenFile();
   std::uint64_t port = config.Number("dev.port"), workers = config.Number("dev.workers"), slots = config.Number("dev.slots");
-  if (port > 65535) return Status(Code::kInvalid, "SPEC02", "dev.port " + std::to_string(port) + " is no port", "", "give 0 to 65535");
+  if (port > 65535)
+    return Status(Code::kInvalid, "SPEC02", "dev.port " + std::to_string(port) + " is no port", "ports end at 65535", "give 0 to 65535");
   if (workers < 1 || workers > 64)
-    return Status(Code::kInvalid, "SPEC02", "dev.workers " + std::to_string(workers) + " is not possible", "", "give 1 to 64");
+    return Status(Code::kInvalid, "SPEC02", "dev.workers " + std::to_string(workers) + " is not possible",
+                  "all of them run on this machine", "give 1 to 64");
   RETURN_IF_ERROR(CheckSlots(config, "dev.slots"));
   RETURN_IF_ERROR(CheckMemory(config, "dev.memory"));
   options.port = static_cast<std::uint16_t>(port);

@@ -16,11 +16,6 @@ namespace {
 
 std::string Name(const wire::JobState& job) { return JobName(JobId{job.job()}); }
 
-// A worker's id counts within the master's life (its epoch, in the high half): w3.1 is the first that joined the third.
-std::string WorkerName(std::uint64_t worker) {
-  return worker >> 32 == 0 ? "w" + std::to_string(worker) : "w" + std::to_string(worker >> 32) + "." + std::to_string(worker & 0xffffffffu);
-}
-
 // From submission to the end, or to now while the job runs. Nothing where a journal of an older version tells that it ended but not when.
 std::optional<std::int64_t> RunningMs(const wire::JobState& job, std::int64_t now_us) {
   if (job.submitted_us() == 0 || (IsOver(job) && job.finished_us() == 0)) return std::nullopt;
@@ -184,11 +179,10 @@ std::string ShowWorkers(const wire::WorkerList& workers, job::OutputForm form) {
   std::vector<std::vector<std::string>> rows;
   std::vector<std::string> objects;
   for (const wire::WorkerState& worker : workers.workers()) {
-    std::string id = WorkerName(worker.worker());
-    rows.push_back({id, EscapeForLog(worker.state(), 32), std::to_string(worker.busy()) + "/" + std::to_string(worker.slots()),
+    const std::string id = WorkerName(WorkerId{worker.worker()}), name = EscapeForLog(worker.name(), 64);
+    rows.push_back({name, EscapeForLog(worker.state(), 32), std::to_string(worker.busy()) + "/" + std::to_string(worker.slots()),
                     job::HumanBytes(static_cast<double>(worker.memory_bytes())),
-                    job::HumanBytes(static_cast<double>(worker.blocks_bytes())), EscapeForLog(worker.address(), 64),
-                    EscapeForLog(worker.name(), 64)});
+                    job::HumanBytes(static_cast<double>(worker.blocks_bytes())), EscapeForLog(worker.address(), 64), id});
     objects.push_back(JsonObject()
                           .Text("worker", id)
                           .Text("name", worker.name())
@@ -204,9 +198,9 @@ std::string ShowWorkers(const wire::WorkerList& workers, job::OutputForm form) {
                           .Text("limits", worker.limits())
                           .str());
     if (worker.limits().starts_with("no "))
-      unlimited += id + ": " + EscapeForLog(worker.limits(), 200) + "; jobs there have rlimits only\n";
+      unlimited += name + ": " + EscapeForLog(worker.limits(), 200) + "; jobs there have rlimits only\n";
   }
-  std::string out = Listing(form, "workers", {"WORKER", "STATE", "BUSY", "MEMORY", "BLOCKS", "ADDRESS", "NAME"}, rows, objects);
+  std::string out = Listing(form, "workers", {"WORKER", "STATE", "BUSY", "MEMORY", "BLOCKS", "ADDRESS", "ID"}, rows, objects);
   return form == job::OutputForm::kTable ? out + unlimited : out;
 }
 

@@ -43,6 +43,8 @@ constexpr LaunchFlag kFlags[] = {
     {"--partitions", "ROPEWALK_PARTITIONS", true},
     {"--verify", "ROPEWALK_VERIFY", true},
     {"--output", "ROPEWALK_OUTPUT", true},
+    {"--quiet", "ROPEWALK_QUIET", false},
+    {"-q", "ROPEWALK_QUIET", false},
 };
 const LaunchFlag* FindFlag(const std::string& flag) {
   auto found = std::find_if(std::begin(kFlags), std::end(kFlags), [&](const LaunchFlag& f) { return flag == f.flag; });
@@ -73,7 +75,7 @@ Status CheckValues(const std::string& self, const std::vector<std::pair<std::str
 }
 
 // Takes our flags out of what follows the job's name, up to a "--". Every launch flag may stand there as well as before the name.
-Status TakeFlags(std::vector<std::string>* args, std::vector<std::pair<std::string, std::string>>* environment) {
+Status TakeFlags(const std::string& self, std::vector<std::string>* args, std::vector<std::pair<std::string, std::string>>* environment) {
   std::vector<std::string> kept;
   for (std::size_t i = 0; i < args->size(); ++i) {
     const std::string& arg = (*args)[i];
@@ -92,12 +94,10 @@ Status TakeFlags(std::vector<std::string>* args, std::vector<std::pair<std::stri
     if (known->has_value && !attached && i + 1 >= args->size())
       return Status(Code::kInvalid, "CLI02", flag + " needs a value", "it is the last argument", "give it one");
     if (known->has_value) value = attached ? arg.substr(flag.size() + 1) : (*args)[i + 1];
-    // The built-in jobs spell their output folder -o or --output: only our three words are ours.
-    job::OutputForm form;
-    if (flag == "--output" && !ParseOutputForm(value, &form)) {
-      kept.push_back(arg);
-      continue;
-    }
+    if (job::OutputForm form; flag == "--output" && !ParseOutputForm(value, &form))
+      return Status(Code::kInvalid, "CLI02", self + ": --output takes table, json or jsonl, not " + QuotedPath(value),
+                    "it says how results and errors are printed",
+                    "the folder that a built-in job writes is -o OUT or --into OUT; what is for your own executable goes after \"--\"");
     if (known->has_value && !attached) ++i;
     environment->emplace_back(known->variable, value);
   }
@@ -114,7 +114,7 @@ bool NamesMaster(const Invocation& invocation) {
 }
 
 Status NoJob(const std::string& self) {
-  return Status(Code::kInvalid, "CLI02", self + ": which job?", "",
+  return Status(Code::kInvalid, "CLI02", self + ": which job?", "none is named",
                 "`" + self + " wordcount INPUT... -o OUT`, or the path of your executable");
 }
 
@@ -162,7 +162,7 @@ Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, co
       if (CheckVerb(self, flag, cluster).ok()) flags.push_back(flag.flag);
     std::string near = NearestName(typed, flags);
     return Status(
-        Code::kInvalid, "CLI01", self + ": unknown flag \"" + name + "\"", "",
+        Code::kInvalid, "CLI01", self + ": unknown flag \"" + name + "\"", self + " has none of that name",
         near.empty() ? "`" + self + " --help` shows what it takes; a job's own flags follow its name" : "did you mean \"" + near + "\"?");
   }
   args.erase(args.begin());
@@ -177,7 +177,7 @@ Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, co
   }
   launch.environment.insert(launch.environment.end(), invocation.launch_environment.begin(), invocation.launch_environment.end());
   std::vector<std::pair<std::string, std::string>> after_name;
-  RETURN_IF_ERROR(TakeFlags(&args, &after_name));
+  RETURN_IF_ERROR(TakeFlags(self, &args, &after_name));
   RETURN_IF_ERROR(CheckValues(self, invocation.launch_environment, cluster));
   RETURN_IF_ERROR(CheckValues(self, after_name, cluster));
   if (cluster) {
@@ -203,9 +203,9 @@ Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, co
     launch.argv = {launch.path};
     // The "--" was for us. Init() would take flags of its own names out of what follows, so it stays where one of those follows it.
     auto border = std::find(args.begin(), args.end(), "--");
-    bool needed = border != args.end() && std::any_of(border + 1, args.end(), [](const std::string& arg) {
-                    return std::any_of(std::begin(kFlags), std::end(kFlags),
-                                       [&](const LaunchFlag& f) { return arg.substr(0, arg.find('=')) == f.flag; });
+    const std::vector<std::string> taken = job::OptionFlags();
+    bool needed = border != args.end() && std::any_of(border + 1, args.end(), [&](const std::string& arg) {
+                    return std::find(taken.begin(), taken.end(), arg.substr(0, arg.find('='))) != taken.end();
                   });
     if (border != args.end() && !needed) args.erase(border);
   }

@@ -80,7 +80,8 @@ Status CheckSlots(const Config& config, const std::string& key) {
   if (!config.IsSet(key)) return {};
   std::uint64_t slots = config.Number(key);
   if (slots >= 1 && slots <= 1024) return {};
-  return Status(Code::kInvalid, "SPEC02", key + " " + std::to_string(slots) + " is not possible", "", "give 1 to 1024, or leave it out");
+  return Status(Code::kInvalid, "SPEC02", key + " " + std::to_string(slots) + " is not possible", "a worker runs so many tasks at a time",
+                "give 1 to 1024, or leave it out");
 }
 
 Status CheckMemory(const Config& config, const std::string& key) {
@@ -103,7 +104,8 @@ std::string StateFolder(const Config& config, const std::string& section) {
 std::vector<ConfigEntry> ShownConfig(const Config& config) {
   std::vector<ConfigEntry> entries = config.Show();
   for (ConfigEntry& entry : entries) {
-    bool says_nothing = entry.value.empty() || (entry.value == "0" && entry.name != "dev.port" && entry.name != "worker.drain_timeout");
+    bool says_nothing = entry.value.empty() || (entry.value == "0" && entry.name != "dev.port" && entry.name != "worker.drain_timeout" &&
+                                                entry.name != "worker.executor_silence");
     if (!says_nothing) continue;
     if (std::string filled = Filled(config, entry.name); !filled.empty()) entry.value = std::move(filled);
   }

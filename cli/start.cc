@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/job_name.h"
 #include "cli/dev_cluster.h"
 #include "cli/settings.h"
 #include "master/daemon/master.h"
@@ -67,13 +68,17 @@ Status StartWorker(const Config& config) {
   options.slots = static_cast<std::uint32_t>(config.Number("worker.slots"));
   options.memory_bytes = config.Number("worker.memory");
   if (config.Number("worker.drain_timeout") > kDrainSecondsMax)
-    return Status(Code::kInvalid, "SPEC02", "worker.drain_timeout " + config.Text("worker.drain_timeout") + " is not possible", "",
-                  "give at most " + std::to_string(kDrainSecondsMax) + " seconds");
+    return Status(Code::kInvalid, "SPEC02", "worker.drain_timeout " + config.Text("worker.drain_timeout") + " is not possible",
+                  "it is longer than a week of waiting", "give at most " + std::to_string(kDrainSecondsMax) + " seconds");
   options.drain_ms_max = static_cast<std::int64_t>(config.Number("worker.drain_timeout")) * 1000;
+  if (config.Number("worker.executor_silence") > kDrainSecondsMax)
+    return Status(Code::kInvalid, "SPEC02", "worker.executor_silence " + config.Text("worker.executor_silence") + " is not possible",
+                  "it is longer than a week", "give at most " + std::to_string(kDrainSecondsMax) + " seconds, or 0: never");
+  options.silence_ms_max = static_cast<std::int64_t>(config.Number("worker.executor_silence")) * 1000;
   options.state_dir = folder;
   options.data_address = config.Text("worker.listen");
-  options.on_registered = [master = options.master_address](WorkerId worker) {
-    std::printf("worker w%llu has joined %s\n", static_cast<unsigned long long>(worker.value), master.c_str());
+  options.on_registered = [master = options.master_address](WorkerId worker, const std::string& name) {
+    std::printf("worker %s (%s) has joined %s\n", name.c_str(), WorkerName(worker).c_str(), master.c_str());
     std::fflush(stdout);
   };
   return worker::RunWorker(options);

@@ -1,4 +1,5 @@
-// Tags of failures that the scheduler answers in their own way. They say who fails; what they are called is told to people, so it stays.
+// How failures are known that the scheduler, or a worker, answers in its own way. Tags say who fails; what they are called is told to
+// people, so it stays.
 //
 // Thread rule: values.
 #pragma once
@@ -7,5 +8,10 @@ namespace ropewalk::dag {
 
 // A task's code could not get the memory it asked for (std::bad_alloc): other machines have no more.
 inline constexpr char kOutOfMemoryTag[] = "MEM01";
+
+// With this code an executor ends that finds its socket to its worker closed by the job's code: nothing else can reach the worker then.
+inline constexpr int kExitSocketClosed = 76;
+// What its worker calls that: the reason says more than a crash does.
+inline constexpr char kSocketClosedTag[] = "WORKER32";
 
 }  // namespace ropewalk::dag

@@ -1,6 +1,7 @@
 #include "dag/session.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <exception>
 
 namespace ropewalk::dag {
@@ -15,7 +16,16 @@ Session::Session(SessionOptions options)
       args_(std::move(options.args)) {}
 
 Session::~Session() {
-  if (context_ != nullptr) context_->Close();
+  if (context_ == nullptr) return;
+  // A dataset that nobody asks for is computed by nobody, and no compiler warns of one that has a name. A main that failed says why itself.
+  if (context_->OnMainThread() && context_->last_sequence() == 0 && std::uncaught_exceptions() == 0) {
+    const std::uint64_t datasets = context_->NextNodeId() - 1;  // the context closes, so that number is nobody's
+    if (datasets > 0)
+      std::fprintf(stderr, "warning[DAG06] main made %llu dataset%s and ran no action   why: %s   fix: %s\n",
+                   static_cast<unsigned long long>(datasets), datasets == 1 ? "" : "s",
+                   "a dataset is computed only where an action asks for it", "end with one, like WriteText, Collect or Count");
+  }
+  context_->Close();
 }
 
 std::string Session::NextOnceName(const char* kind) { return std::string(kind) + ":" + std::to_string(context_->NextOnce()); }
@@ -29,7 +39,8 @@ Result<std::string> Session::Guarded(const std::string& name, const std::functio
   try {
     return fn();
   } catch (const std::exception& e) {
-    return Status(Code::kUserError, "USER02", "Once(\"" + name + "\") failed: " + e.what(), "its function threw an exception");
+    return Status(Code::kUserError, "USER02", "Once(\"" + name + "\") failed: " + e.what(), "its function threw an exception",
+                  "catch it there, or mend what threw it");
   }
 }
 

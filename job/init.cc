@@ -176,7 +176,7 @@ Job InitEmbedded(const JobOptions& options, std::vector<std::string> args) {
   if (embedded.settings.operator_bytes == 0)
     embedded.settings.operator_bytes = dag::OperatorBytesFor(embedded.memory_bytes_max, embedded.settings.slots);
   embedded.event_log_path = options.event_log;
-  embedded.show_progress = options.output == OutputForm::kTable;
+  embedded.show_progress = options.output == OutputForm::kTable && !options.quiet;
 
   auto* process = new EmbeddedProcess;  // deleted by the exit handler
   process->output = options.output;
@@ -266,6 +266,7 @@ std::vector<std::string> DeclaredEnvironment(const JobOptions& options) {
     std::string_view variable = *at;
     std::string_view name = variable.substr(0, variable.find('='));
     bool allowed = name == "LANG" || name == "LANGUAGE" || name == "TZ" || name.starts_with("LC_") || name == "ROPEWALK_OUTPUT" ||
+                   name == "ROPEWALK_QUIET" ||
                    std::find(options.environment_names.begin(), options.environment_names.end(), name) != options.environment_names.end();
     if (allowed) declared.emplace_back(variable);
   }

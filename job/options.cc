@@ -88,6 +88,9 @@ const Setting kSettings[] = {
        o->output = text == "table" ? OutputForm::kTable : text == "json" ? OutputForm::kJson : OutputForm::kJsonLines;
        return Status();
      }},
+    // No flag: a program may have a --quiet of its own.
+    {nullptr, "ROPEWALK_QUIET", "ROPEWALK_JOB__QUIET", true,
+     [](const std::string& source, const std::string& text, JobOptions* o) { return ParseSwitch(source, text, &o->quiet); }},
     {nullptr, "ROPEWALK_EVENT_LOG", "ROPEWALK_JOB__EVENT_LOG", true,
      [](const std::string&, const std::string& text, JobOptions* o) { return o->event_log = text, Status(); }},
     {nullptr, "ROPEWALK_ENV", "ROPEWALK_JOB__ENV", true,

@@ -9,6 +9,7 @@
 //   --partitions N       ROPEWALK_PARTITIONS   reduce partitions where the program names none
 //   --verify=on|off      ROPEWALK_VERIFY       run a sample of tasks twice and compare
 //                        ROPEWALK_OUTPUT       table, json or jsonl: how errors and summaries are printed
+//                        ROPEWALK_QUIET        1: nothing of progress and end on stderr; errors are told all the same
 //                        ROPEWALK_EVENT_LOG    embedded: file to append the event log to
 //                        ROPEWALK_ENV          names of further variables that executors get: A,B,C
 //                        ROPEWALK_EXECUTOR_FD  set by workers: this process is an executor
@@ -44,6 +45,7 @@ struct JobOptions {
   std::uint32_t partitions = 0;
   bool verify = true;
   OutputForm output = OutputForm::kTable;
+  bool quiet = false;
   std::string event_log;
   std::vector<std::string> environment_names;
   std::optional<int> executor_fd;

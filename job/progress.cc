@@ -15,6 +15,7 @@ namespace ropewalk::job {
 namespace {
 
 constexpr std::int64_t kQuietMs = 300, kRedrawMs = 100;
+constexpr std::int64_t kFirstLineMs = 2'000, kLineMs = 2'000, kSameLineMs = 30'000;
 
 std::int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -62,6 +63,30 @@ std::string ProgressText(const ProgressState& state, std::int64_t elapsed_ms, in
   text += name + tail;
   if (static_cast<int>(text.size()) > columns - 1) text.resize(std::max(0, columns - 1));
   return text;
+}
+
+std::string ProgressLogText(const ProgressState& state) {
+  std::string text;
+  if (state.tasks > 0) text = std::to_string(state.done) + "/" + std::to_string(state.tasks) + " tasks";
+  if (!state.name.empty()) text += (text.empty() ? "" : ", ") + EscapeForLog(state.name, 200);
+  if (state.bytes_in > 0) text += "  " + HumanBytes(double(state.bytes_in));
+  if (!state.note.empty()) text += "  " + EscapeForLog(state.note, 200);
+  return text;
+}
+
+bool ProgressPace::IsDue(const std::string& action, std::int64_t now_ms) {
+  if (began_ms_ < 0) began_ms_ = now_ms;
+  if (now_ms - began_ms_ < kFirstLineMs) return false;
+  if (told_ms_ >= 0 && now_ms - told_ms_ < (action == told_ ? kSameLineMs : kLineMs)) return false;
+  told_ = action;
+  told_ms_ = now_ms;
+  return true;
+}
+
+void ProgressLines::Show(const ProgressState& state) {
+  const std::string text = ProgressLogText(state);
+  if (text.empty() || isatty(STDERR_FILENO) == 1 || !pace_.IsDue(state.name, NowMs())) return;
+  WriteAll(prefix_ + text + "\n");
 }
 
 ProgressLine::ProgressLine() : started_ms_(NowMs()) {

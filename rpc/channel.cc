@@ -202,7 +202,7 @@ Result<Frame> Channel::Receive(int timeout_ms) {
     ASSIGN_OR_RETURN(bool ready, WaitFor(impl_->fd, POLLIN, left));
     if (!ready) {
       return Status(Code::kDeadlineExceeded, "NET04", "no message within " + std::to_string(timeout_ms) + " ms",
-                    "the other side is busy or gone", "");
+                    "the other side is busy or gone", "try again; is it running?");
     }
   }
 }

@@ -190,7 +190,8 @@ Async<Result<Frame>> Server::Impl::ReadFrame(ConnectionPtr c, FrameDecoder* deco
 }
 
 Async<Status> Server::Impl::Authenticate(ConnectionPtr c, FrameDecoder* decoder) {
-  const Status refused(Code::kUnauthenticated, "AUTH01", "a peer without the token", "its proof is wrong", "");
+  const Status refused(Code::kUnauthenticated, "AUTH01", "a peer without the token", "its proof is wrong",
+                       "give it the token file of this cluster");
   auto frame = co_await ReadFrame(c, decoder);
   if (!frame.ok()) co_return frame.status();
   if (frame->kind != FrameKind::kAuth) co_return refused;
@@ -229,7 +230,7 @@ Async<Status> Server::Impl::ReadLoop(ConnectionPtr c, FrameDecoder* decoder) {
     if (!frame.ok()) co_return frame.status();
     if (c->ended || handler == nullptr) co_return Ended("closed");
     if (frame->kind == FrameKind::kAuth || frame->kind == FrameKind::kAuthOk) {
-      co_return Status(Code::kInvalid, "RPC03", "a greeting in the middle of a conversation", "the peer is damaged", "");
+      co_return Status(Code::kInvalid, "RPC03", "a greeting in the middle of a conversation", "the peer is damaged", "connect again");
     }
     if (!c->closing) handler->OnFrame(c->id, *std::move(frame));
   }
@@ -357,7 +358,7 @@ bool Server::Send(ConnectionId id, FrameKind kind, std::string_view payload) {
   const ConnectionPtr& c = at->second;
   if (payload.size() > kMessageBytesMax || c->queued_bytes() + payload.size() > c->limits.queue_bytes_max) {
     impl_->End(*c, {Code::kResourceExhausted, "RPC04", "cut off: it does not read what it is sent",
-                    std::to_string(c->queued_bytes() + payload.size()) + " bytes would be queued", ""});
+                    std::to_string(c->queued_bytes() + payload.size()) + " bytes would be queued", "connect again, and read faster"});
     return false;
   }
   impl_->Queue(*c, kind, payload);

@@ -246,13 +246,15 @@ std::uint64_t ArtifactStore::ReceivedBytes(std::string_view sha256) const {
 Result<std::uint64_t> ArtifactStore::Size(std::string_view sha256) const {
   std::uint64_t bytes = 0;
   if (sha256.size() != kSha256Bytes || !Impl::Exists(impl_->Path(sha256), &bytes))
-    return Status(Code::kNotFound, "ART04", "artifact " + HexString(sha256).substr(0, 12) + " is not here", "", "send it first");
+    return Status(Code::kNotFound, "ART04", "artifact " + HexString(sha256).substr(0, 12) + " is not here", "it was dropped or never sent",
+                  "send it first");
   return bytes;
 }
 
 Result<bool> ArtifactStore::Put(std::string_view sha256, std::uint64_t offset, std::uint64_t size, std::string_view chunk) {
   auto invalid = [&](const std::string& why) {
-    return Status(Code::kInvalid, "ART01", "artifact " + HexString(sha256.substr(0, 6)) + " is refused", why);
+    return Status(Code::kInvalid, "ART01", "artifact " + HexString(sha256.substr(0, 6)) + " is refused", why,
+                  "submit again, with client and master of one version");
   };
   if (sha256.size() != kSha256Bytes) return invalid("its name is no SHA-256");
   if (size > impl_->options.artifact_bytes_max)
@@ -318,7 +320,9 @@ Result<std::string> ArtifactStore::Add(const std::string& path) {
     auto done = Put(*hash, at, size, std::string_view(piece).substr(0, static_cast<std::size_t>(n)));
     if (!done.ok()) return done.status();
     if (*done) return hash;
-    if (n == 0) return Status(Code::kUserError, "IO02", QuotedPath(path) + " changed while it was read", "", "try again");
+    if (n == 0)
+      return Status(Code::kUserError, "IO02", QuotedPath(path) + " changed while it was read", "it became shorter",
+                    "try again once nobody writes it");
     at += static_cast<std::uint64_t>(n);
   }
 }

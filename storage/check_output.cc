@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -26,6 +27,22 @@ bool IsOrHolds(const std::string& outer, const std::string& inner) {
   return inner == outer || outer == "/" || (inner.size() > outer.size() && inner.starts_with(outer) && inner[outer.size()] == '/');
 }
 
+bool IsSame(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
+
+// The same by what the folders are and not by what they are called: one folder has several names where it is mounted twice (mount --bind).
+// Of `inner` and the folders above it, those that exist are looked at.
+bool IsOrHoldsNode(const std::string& outer, const std::string& inner) {
+  struct stat holder;
+  if (stat(outer.c_str(), &holder) != 0) return false;
+  for (std::string at = inner;;) {
+    struct stat info;
+    if (stat(at.c_str(), &info) == 0 && IsSame(info, holder)) return true;
+    const std::size_t slash = at.rfind('/');
+    if (slash == std::string::npos || at == "/") return false;
+    at.resize(std::max<std::size_t>(slash, 1));
+  }
+}
+
 Status Refused(std::string tag, std::string what, std::string why, std::string fix) {
   return Status(Code::kUserError, std::move(tag), std::move(what), std::move(why), std::move(fix));
 }
@@ -44,7 +61,8 @@ std::string WithoutPattern(const std::string& path) {
 
 Status CheckOutput(const OutputSpec& spec, std::span<const std::string> input_paths) {
   if (spec.folder.empty() || spec.folder.find('\0') != std::string::npos)
-    return Status(Code::kInvalid, "OUT02", "output " + QuotedPath(spec.folder) + " is no path", "", "name a folder");
+    return Status(Code::kInvalid, "OUT02", "output " + QuotedPath(spec.folder) + " is no path", "it is empty, or holds a NUL",
+                  "name a folder");
   OutputPaths paths = PathsOf(spec);
   const std::string output = Canonical(paths.final_folder);
   const std::string shown = "output " + QuotedPath(paths.final_folder);
@@ -52,7 +70,8 @@ Status CheckOutput(const OutputSpec& spec, std::span<const std::string> input_pa
     std::string input = Canonical(WithoutPattern(input_path));
     // A pattern may match files beside the output, as `*.txt` does with `out`; only a folder that is read as a whole holds it.
     bool inside = input_path == WithoutPattern(input_path) && IsOrHolds(input, output);
-    if (inside || IsOrHolds(output, input)) {
+    inside = inside || (input_path == WithoutPattern(input_path) && IsOrHoldsNode(input, output));
+    if (inside || IsOrHolds(output, input) || IsOrHoldsNode(output, input)) {
       return Refused("OUT03", shown + " is, holds or lies in the input " + QuotedPath(input_path),
                      "the job would read or delete its own data", "choose another output folder");
     }
@@ -84,7 +103,8 @@ Status CheckOutput(const OutputSpec& spec, std::span<const std::string> input_pa
                    "make it first (mkdir -p), or choose another");
   }
   if (!S_ISDIR(info.st_mode)) {
-    return Refused("OUT02", shown + " cannot be made: " + QuotedPath(paths.parent) + " is a file", "", "choose a path below a folder");
+    return Refused("OUT02", shown + " cannot be made: " + QuotedPath(paths.parent) + " is a file", "only a folder can hold another",
+                   "choose a path below a folder");
   }
   if (faccessat(AT_FDCWD, paths.parent.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
     Status why = IoError(errno, "", "");

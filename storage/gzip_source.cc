@@ -21,7 +21,9 @@ class GzipSource final : public ByteSource {
 
   Result<std::size_t> Read(std::span<char> out) override {
     if (!started_) {
-      if (inflateInit2(&stream_, 15 + 16) != Z_OK) return Status(Code::kResourceExhausted, "IO03", Where() + ": no memory for zlib");
+      if (inflateInit2(&stream_, 15 + 16) != Z_OK)
+        return Status(Code::kResourceExhausted, "IO03", Where() + ": no memory for zlib",
+                      "this process may have no more (ulimit -v, or its control group)", "give it more memory");
       started_ = true;
     }
     // avail_out is 32 bits wide.
@@ -71,7 +73,9 @@ class GzipSource final : public ByteSource {
       return {};
     }
     if (result == Z_OK || result == Z_BUF_ERROR) return {};  // Z_BUF_ERROR: needs more input or room, both come
-    if (result == Z_MEM_ERROR) return Status(Code::kResourceExhausted, "IO03", Where() + ": no memory for zlib");
+    if (result == Z_MEM_ERROR)
+      return Status(Code::kResourceExhausted, "IO03", Where() + ": no memory for zlib",
+                    "this process may have no more (ulimit -v, or its control group)", "give it more memory");
     std::string why = stream_.msg != nullptr ? stream_.msg : "zlib error " + std::to_string(result);
     if (StoredOffset() - member_begin_ <= 2 && members_ == 0) {
       return Status(Code::kUserError, "IO03", WhereAt(member_begin_) + ": this is no gzip data", "a gzip file begins with the bytes 1f 8b",
@@ -93,8 +97,8 @@ class GzipSource final : public ByteSource {
     padding_ = true;
     while (stream_.avail_in > 0 && *stream_.next_in == 0) ++stream_.next_in, --stream_.avail_in;
     if (stream_.avail_in == 0) return {};
-    return Status(Code::kUserError, "IO03", Where() + ": bytes that are no gzip data follow the zero padding after the last member", "",
-                  "cut them off, or make the file again");
+    return Status(Code::kUserError, "IO03", Where() + ": bytes that are no gzip data follow the zero padding after the last member",
+                  "after that padding a file ends, or another member begins", "cut them off, or make the file again");
   }
 
   InputFileReader* reader_;

@@ -51,6 +51,7 @@ Status IoError(int error_number, std::string tag, std::string what) {
       fix = "give a file here, not a folder";
       break;
     default:
+      fix = "look at the path and at what else uses it";
       break;
   }
   return Status(code, std::move(tag), std::move(what), std::move(why), std::move(fix));

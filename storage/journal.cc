@@ -364,7 +364,8 @@ Status Journal::Snapshot(std::string_view state, std::uint64_t upto) {
     if (upto > impl_->last || upto < impl_->snapshot_upto) {
       return Status(Code::kInvalid, "STATE06",
                     "a snapshot up to record " + std::to_string(upto) + ", but records reach from " +
-                        std::to_string(impl_->snapshot_upto + 1) + " to " + std::to_string(impl_->last));
+                        std::to_string(impl_->snapshot_upto + 1) + " to " + std::to_string(impl_->last),
+                    "it would end before or after what the journal holds", "this is a bug of Ropewalk: please report it");
     }
   }
   std::string value;

@@ -190,8 +190,8 @@ Status ListPattern(const std::string& pattern, const std::string& work_dir, Inpu
   }
   int error_number = errno;
   if (std::size_t colon = local.find("://"); colon != std::string::npos && colon > 0 && local.find('/') == colon + 1)
-    return Status(Code::kInvalid, "IO01", "input " + QuotedPath(pattern) + ": this version reads local files only", "",
-                  "copy the data to a path that all workers see");
+    return Status(Code::kInvalid, "IO01", "input " + QuotedPath(pattern) + ": this version reads local files only",
+                  "the name begins with a scheme that is not file://", "copy the data to a path that all workers see");
   if (error_number != ENOENT && error_number != ENOTDIR && error_number != ENAMETOOLONG) return Unreadable(error_number, path);
   if (!HasGlobCharacters(local) && local.find('\\') == std::string::npos) {
     Status shell = MeantForAShell(pattern);
@@ -217,7 +217,8 @@ Status ListPattern(const std::string& pattern, const std::string& work_dir, Inpu
 }  // namespace
 
 Result<InputListing> ListInputs(std::span<const std::string> patterns, const std::string& work_dir) {
-  if (patterns.empty()) return Status(Code::kInvalid, "IO01", "no input is given", "", "give files, folders or patterns");
+  if (patterns.empty())
+    return Status(Code::kInvalid, "IO01", "no input is given", "a dataset of files needs at least one", "give files, folders or patterns");
   InputListing listing;
   for (const std::string& pattern : patterns) RETURN_IF_ERROR(ListPattern(pattern, work_dir, &listing));
   return listing;

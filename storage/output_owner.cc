@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 #include <vector>
 
 #include "base/hash.h"
@@ -15,7 +16,8 @@
 namespace ropewalk::storage {
 namespace {
 
-constexpr char kBorder = '-';  // keys are made of hexadecimal digits and this
+constexpr char kBorder = '-';                            // keys are made of hexadecimal digits and this
+constexpr std::string_view kHiddenInfix = ".ropewalk-";  // of the names that PathsOf makes
 constexpr std::size_t kOwnerParts = 5, kKeyParts = 2;
 
 std::string FileText(const std::string& path) {
@@ -103,24 +105,26 @@ bool OwnerIsDead(std::string_view owner) {
 void RemoveStaleOutputs(const OutputSpec& spec) {
   OutputFiles files(spec);
   const OutputPaths own = PathsOf(spec);
-  // The common part of all hidden siblings of this folder.
-  OutputSpec any = spec;
-  any.key = std::string(1, 'x');
-  const std::string example = PathsOf(any).hidden, prefix = example.substr(0, example.size() - 1);
-  const std::string name_prefix = prefix.substr(prefix.rfind('/') + 1);
   std::vector<std::string> names;
   if (files->List(own.parent, &names) != 0) return;  // CheckOutput says what is wrong with it
   for (const std::string& name : names) {
-    if (!name.starts_with(name_prefix)) continue;
-    std::string key = name.substr(name_prefix.size());
+    const std::size_t border = name.rfind(kHiddenInfix);
+    if (!name.starts_with('.') || border == std::string::npos || border < 2) continue;
+    std::string key = name.substr(border + kHiddenInfix.size());
     std::string_view owner = key;
     if (owner.ends_with(kGoneSuffix)) owner.remove_suffix(std::string_view(kGoneSuffix).size());
     if (Split(owner).size() != kKeyParts + kOwnerParts || key == spec.key) continue;
     for (std::size_t part = 0; part < kKeyParts; ++part) owner.remove_prefix(owner.find(kBorder) + 1);
     if (!OwnerIsDead(owner)) continue;
-    OutputSpec stale = spec;
-    stale.key = key;
-    DiscardOutput(stale);
+    // Of this output or of another one beside it. A long name is cut in its hidden form: then only its own output knows it.
+    for (const std::string& folder : {own.final_folder, own.parent + "/" + name.substr(1, border - 1)}) {
+      OutputSpec stale = spec;
+      stale.folder = folder;
+      stale.key = key;
+      if (PathsOf(stale).hidden != (own.parent == "/" ? "/" : own.parent + "/") + name) continue;
+      DiscardOutput(stale);
+      break;
+    }
   }
 }
 

@@ -27,7 +27,8 @@ std::string OwnedKey(const std::string& key, const std::string& owner);
 // False also for what is no owner.
 bool OwnerIsDead(std::string_view owner);
 
-// Removes the hidden siblings of spec.folder whose owners are dead; a former output that one of them had moved away is given back. Best
+// Removes the hidden folders beside spec.folder whose owners are dead, of this output and of others (but for names so long that they were
+// cut); a former output that one of them had moved away is given back. Best
 // effort: what cannot be removed is hidden and read by nobody.
 void RemoveStaleOutputs(const OutputSpec& spec);
 

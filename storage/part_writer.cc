@@ -46,7 +46,8 @@ PartWriter::PartWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Result<std::unique_ptr<PartWriter>> PartWriter::Open(const OutputSpec& spec, std::uint32_t part, std::uint32_t attempt) {
   auto impl = std::make_unique<Impl>(spec);
   if (impl->buffer->data() == nullptr)
-    return Status(Code::kResourceExhausted, "OUT05", "no memory for an output buffer", "", "give more memory");
+    return Status(Code::kResourceExhausted, "OUT05", "no memory for an output buffer",
+                  "this process may have no more (ulimit -v, or its control group)", "give it more memory");
   OutputPaths paths = PathsOf(spec);
   impl->folder = paths.attempts;
   impl->path = AttemptPath(paths, part, attempt);

@@ -160,7 +160,8 @@ class LineReader {
     return Status(Code::kResourceExhausted, "IO07",
                   "input " + QuotedPath(file_.path) + " at byte " + std::to_string(base_) + ": no memory for a line of " +
                       std::to_string(filled_) + " bytes or more",
-                  "", "give more memory");
+                  "this process may have no more (ulimit -v, or its control group), and a line is held whole",
+                  "give it more memory; is this a text file?");
   }
 
   const InputFile& file_;
@@ -203,7 +204,7 @@ Status IncompleteRecord(const InputFile& file, std::uint64_t bytes, std::uint32_
 
 Status CheckFixedRecords(const InputFile& file, std::uint32_t record_bytes) {
   if (record_bytes == 0 || record_bytes > kRecordBytesMax) {
-    return Status(Code::kInvalid, "IO04", "records of " + std::to_string(record_bytes) + " bytes", "",
+    return Status(Code::kInvalid, "IO04", "records of " + std::to_string(record_bytes) + " bytes", "there are none of that size",
                   "give the size of a record in bytes: 1 to " + std::to_string(kRecordBytesMax));
   }
   if (file.compression == Compression::kNone && file.bytes % record_bytes != 0) return IncompleteRecord(file, file.bytes, record_bytes);
@@ -222,8 +223,8 @@ Status ReadFixedRecords(const InputFile& file, const InputSplit& split, std::uin
   ReadBuffer::Lease buffer = ReadBuffer::Take();
   while (buffer->data() == nullptr || buffer->capacity() < record_bytes) {
     if (buffer->data() == nullptr || !buffer->Grow())
-      return Status(Code::kResourceExhausted, "IO07", "no memory for records of " + std::to_string(record_bytes) + " bytes", "",
-                    "give more memory");
+      return Status(Code::kResourceExhausted, "IO07", "no memory for records of " + std::to_string(record_bytes) + " bytes",
+                    "this process may have no more (ulimit -v, or its control group), and a record is held whole", "give it more memory");
   }
   std::uint64_t at = plain ? split.begin : 0, end = plain ? split.end : std::numeric_limits<std::uint64_t>::max();
   std::unique_ptr<ByteSource> source = NewSource(reader->get(), at);

@@ -60,8 +60,8 @@ struct Walker {
         Add(key, name, numbers, place, true);
       } else {
         return Status(Code::kInvalid, "SPEC03",
-                      place + ": the value of \"" + name + "\" is no text, number, true/false or list of whole numbers", "",
-                      "mend the value");
+                      place + ": the value of \"" + name + "\" is no text, number, true/false or list of whole numbers",
+                      "no key takes a value of another kind", "mend the value");
       }
     }
     return {};

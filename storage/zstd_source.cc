@@ -19,7 +19,9 @@ class ZstdSource final : public ByteSource {
   ~ZstdSource() override { ZSTD_freeDStream(stream_); }
 
   Result<std::size_t> Read(std::span<char> out) override {
-    if (stream_ == nullptr) return Status(Code::kResourceExhausted, "IO03", Where() + ": no memory for zstd");
+    if (stream_ == nullptr)
+      return Status(Code::kResourceExhausted, "IO03", Where() + ": no memory for zstd",
+                    "this process may have no more (ulimit -v, or its control group)", "give it more memory");
     ZSTD_outBuffer to{out.data(), out.size(), 0};
     while (to.pos < to.size && !ended_) {
       if (from_.pos == from_.size && !flushing_) {

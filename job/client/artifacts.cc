@@ -85,7 +85,8 @@ Result<std::string> CachedSha256(const std::string& path, const struct stat& inf
 Result<Artifact> Describe(const std::string& path, std::string name) {
   struct stat info = {};
   if (stat(path.c_str(), &info) != 0) {
-    return Status(Code::kInvalid, "SUB01", "cannot read " + path + ", which this job needs on the workers", std::strerror(errno));
+    return Status(Code::kInvalid, "SUB01", "cannot read " + path + ", which this job needs on the workers", std::strerror(errno),
+                  "make it readable for you");
   }
   Artifact artifact{path, std::move(name), "", static_cast<std::uint64_t>(info.st_size)};
   ASSIGN_OR_RETURN(artifact.sha256, CachedSha256(path, info));

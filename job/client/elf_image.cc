@@ -13,7 +13,7 @@ Status WithImageOf(const std::string& path, const std::function<void(std::string
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat info = {};
   if (fd < 0 || fstat(fd, &info) != 0) {
-    Status status(Code::kInvalid, "ELF01", "cannot read " + path, std::strerror(errno));
+    Status status(Code::kInvalid, "ELF01", "cannot read " + path, std::strerror(errno), "make it readable for you");
     if (fd >= 0) close(fd);
     return status;
   }
@@ -26,7 +26,8 @@ Status WithImageOf(const std::string& path, const std::function<void(std::string
   void* memory = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   int error = errno;
   close(fd);
-  if (memory == MAP_FAILED) return Status(Code::kInvalid, "ELF01", "cannot map " + path, std::strerror(error));
+  if (memory == MAP_FAILED)
+    return Status(Code::kInvalid, "ELF01", "cannot map " + path, std::strerror(error), "is it whole, and is there memory for it?");
   read({static_cast<const char*>(memory), size});
   munmap(memory, size);
   return {};

@@ -27,7 +27,9 @@ std::uint32_t ParseGlibc(std::string_view name) {
 
 Result<std::uint32_t> HighestGlibcOfImage(std::string_view bytes, const std::string& name) {
   ElfImage image(bytes);
-  auto damaged = [&](const char* why) { return Status(Code::kInvalid, "ELF01", name + " is no binary that a worker could run", why); };
+  auto damaged = [&](const char* why) {
+    return Status(Code::kInvalid, "ELF01", name + " is no binary that a worker could run", why, "build it again, for x86-64 Linux");
+  };
   std::optional<Elf64_Ehdr> header = image.At<Elf64_Ehdr>(0);
   if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) return damaged("it is not an ELF file");
   if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_ident[EI_DATA] != ELFDATA2LSB) return damaged("it is not 64-bit little-endian");

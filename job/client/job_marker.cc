@@ -68,7 +68,10 @@ std::string FindLibrary(const std::string& name, const JobMarks& of, const std::
 
 Result<JobMarks> ReadJobMarks(std::string_view bytes, const std::string& name) {
   ElfImage image(bytes);
-  auto damaged = [&](const char* why) { return Status(Code::kInvalid, "ELF01", name + " cannot be read as an executable", why); };
+  auto damaged = [&](const char* why) {
+    return Status(Code::kInvalid, "ELF01", name + " cannot be read as an executable", why,
+                  "name the executable of a job, or build it again");
+  };
   std::optional<Elf64_Ehdr> header = image.At<Elf64_Ehdr>(0);
   if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) return damaged("it is not an ELF file");
   if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_ident[EI_DATA] != ELFDATA2LSB) return damaged("it is not 64-bit little-endian");

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -70,7 +71,8 @@ Status Upload(MasterLink* link, const OwnBinary& binary) {
     for (std::uint64_t offset = 0; offset < artifact.bytes;) {
       std::uint64_t want = std::min<std::uint64_t>(kChunkBytes, artifact.bytes - offset);
       if (!file.read(chunk.data(), static_cast<std::streamsize>(want))) {
-        return Status(Code::kInvalid, "SUB01", "cannot read " + artifact.path + " at byte " + std::to_string(offset), std::strerror(errno));
+        return Status(Code::kInvalid, "SUB01", "cannot read " + artifact.path + " at byte " + std::to_string(offset),
+                      file.eof() ? "it became shorter while it was sent" : std::strerror(errno), "submit again once the file is whole");
       }
       wire::ClientRequest put;
       put.mutable_put_artifact()->set_sha256(artifact.sha256);
@@ -113,6 +115,7 @@ Result<JobId> Submit(MasterLink* link, const SubmitRequest& request) {
 struct Terminal {
   std::mutex mutex;
   ProgressLine line;
+  std::optional<ProgressLines> lines;  // for who is no terminal
 };
 
 // Copies one of the job's streams until its end.
@@ -189,6 +192,7 @@ Result<wire::JobState> WaitForEnd(MasterLink* link, JobId job, Terminal* termina
     if (IsOver(*state)) return std::move(*state);
     version = state->version();
     terminal->line.Show(Picture(*state));
+    if (terminal->lines) terminal->lines->Show(Picture(*state));
   }
 }
 
@@ -197,7 +201,9 @@ Status EndOf(const wire::JobState& state, JobId job) {
   Status failure = dag::FromWire(state.failure());
   if (state.phase() == "succeeded") return Status();
   if (!failure.ok()) return failure;
-  if (state.phase() == "cancelled") return Status(Code::kCancelled, "JOB01", "job " + JobName(job) + " was cancelled");
+  if (state.phase() == "cancelled")
+    return Status(Code::kCancelled, "JOB01", "job " + JobName(job) + " was cancelled", "somebody asked for it",
+                  "submit it again if it is still wanted");
   return Status(Code::kUserError, "JOB02", "main of job " + JobName(job) + " returned " + std::to_string(state.main_exit()),
                 "a job whose main does not return 0 has failed", "`ropewalk logs " + JobName(job) + "` shows what it said");
 }
@@ -268,19 +274,23 @@ int SubmitAndFollow(const SubmitRequest& request) {
     std::printf("%s\n", JobName(*job).c_str());
     return std::fflush(stdout) == 0 ? 0 : 1;
   }
-  if (form == OutputForm::kTable) std::fprintf(stderr, "job %s accepted by %s\n", JobName(*job).c_str(), request.options.master.c_str());
+  const bool talks = form == OutputForm::kTable && !request.options.quiet;
+  if (talks) terminal.lines.emplace("job " + JobName(*job) + ": ");
+  if (talks) std::fprintf(stderr, "job %s accepted by %s\n", JobName(*job).c_str(), request.options.master.c_str());
 
   Status printed;
   std::thread out([&] { printed = CopyLog(link_options, *job, "driver", STDOUT_FILENO, &terminal); });
   std::thread err([&] { CopyLog(link_options, *job, "stderr", STDERR_FILENO, &terminal); });
-  Result<wire::JobState> end = WaitForEnd(&link, *job, &terminal, form == OutputForm::kTable);
+  Result<wire::JobState> end = WaitForEnd(&link, *job, &terminal, talks);
   out.join();
   err.join();
   terminal.line.Erase();
   if (!end.ok()) return fail(end.status());
   Status status = EndOf(*end, *job);
   if (status.ok()) status = printed;
-  return status.ok() ? 0 : fail(status);
+  if (!status.ok()) return fail(status);
+  if (talks) std::fprintf(stderr, "%s\n", EndText(JobName(*job), end->submitted_us(), end->finished_us()).c_str());
+  return 0;
 }
 
 }  // namespace ropewalk::job

@@ -18,6 +18,7 @@
 #include "job/once.h"
 #include "job/progress.h"
 #include "job/replica_state.h"
+#include "job/task_stdout.h"
 #include "master/scheduler/scheduler.h"
 #include "storage/output_folder.h"
 #include "worker/blocks/block_store.h"
@@ -28,7 +29,7 @@ namespace ropewalk::job {
 namespace {
 
 constexpr WorkerId kWorker{1};
-constexpr int kProgressMs = 100;
+constexpr int kProgressMs = 100, kLinesMs = 1'000;
 constexpr std::uint64_t kPagesMin = 32ull << 20;
 constexpr scheduler::TimeMs kRankEndMs = 30'000;  // of a lost gang: nothing can stop one but itself, so it may finish a long step
 constexpr std::uint32_t kRanksMax = 64;           // threads that share this machine's processors: to try out what a cluster will run
@@ -68,6 +69,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   std::multimap<scheduler::TimeMs, std::uint64_t> timers;
   scheduler::TimeMs tell_progress_at = 0;
   std::optional<Status> ended;  // the job's end; every wait returns it
+  ProgressLines lines{"ropewalk: "};
   GangRanks ranks{[this](const TaskAttempt& id, std::uint32_t epoch, std::uint64_t round, std::string bytes) {
     Post(scheduler::GangExchanged{executor, options.settings.job, id, epoch, round, std::move(bytes)});
   }};
@@ -193,16 +195,19 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   template <class Ready>
   void WaitUntil(std::unique_lock<std::mutex>& lock, Ready ready) {
     ProgressLine line;
-    bool draw = options.show_progress && line.enabled();
+    const int every_ms = line.enabled() ? kProgressMs : kLinesMs;
+    scheduler::TimeMs show_at = NowMs() + (line.enabled() ? 0 : kLinesMs);
     while (!ready()) {
       std::optional<scheduler::TimeMs> wake_at;
       if (!timers.empty()) wake_at = timers.begin()->first;
-      if (draw) {
-        TellProgress(lock);
-        if (ready()) return;
-        if (!stepping) line.Show(Picture());
-        scheduler::TimeMs redraw_at = NowMs() + kProgressMs;
-        wake_at = wake_at ? std::min(*wake_at, redraw_at) : redraw_at;
+      if (options.show_progress) {
+        if (NowMs() >= show_at) {
+          TellProgress(lock);
+          if (ready()) return;
+          if (!stepping) line.enabled() ? line.Show(Picture()) : lines.Show(Picture());
+          show_at = NowMs() + every_ms;
+        }
+        wake_at = wake_at ? std::min(*wake_at, show_at) : show_at;
       }
       if (!wake_at) {
         changed.wait(lock);
@@ -261,9 +266,12 @@ Status EndedStatus(const Status& ended) {
 
 class EmbeddedBackend::Pending final : public dag::PendingAction {
  public:
-  Pending(Impl* impl, std::uint64_t sequence) : impl_(impl), sequence_(sequence) {}
+  Pending(Impl* impl, std::uint64_t sequence, std::unique_ptr<TaskStdout> of_tasks)
+      : impl_(impl), sequence_(sequence), of_tasks_(std::move(of_tasks)) {}
 
   Result<std::vector<std::string>> Wait() override {
+    if (of_tasks_ == nullptr) of_tasks_ = std::make_unique<TaskStdout>();
+    const std::unique_ptr<TaskStdout> of_tasks = std::move(of_tasks_);  // until main goes on
     std::unique_lock lock(impl_->mutex);
     auto state = impl_->actions.find(sequence_);
     if (state == impl_->actions.end()) return Status(Code::kInternal, "EMB03", "an action was waited for twice");
@@ -284,6 +292,7 @@ class EmbeddedBackend::Pending final : public dag::PendingAction {
  private:
   Impl* impl_;
   std::uint64_t sequence_;
+  std::unique_ptr<TaskStdout> of_tasks_;
   std::vector<StageId> cut_;
 };
 
@@ -341,6 +350,7 @@ Result<std::unique_ptr<EmbeddedBackend>> EmbeddedBackend::Start(EmbeddedOptions 
 const dag::Settings& EmbeddedBackend::settings() const { return impl_->options.settings; }
 
 std::unique_ptr<dag::PendingAction> EmbeddedBackend::Submit(dag::Action action) {
+  std::unique_ptr<TaskStdout> of_tasks = MakeTaskStdout(action.plan);  // before the first task runs
   std::uint64_t sequence = action.plan.sequence;
   {
     std::lock_guard lock(impl_->mutex);
@@ -349,7 +359,7 @@ std::unique_ptr<dag::PendingAction> EmbeddedBackend::Submit(dag::Action action) 
     if (action.plan.output) impl_->outputs[sequence] = {action.plan.output->folder, action.plan.output->key};
   }
   impl_->Post(scheduler::ExecutorAtAction{impl_->executor, std::move(action.plan)});
-  return std::make_unique<Pending>(impl_.get(), sequence);
+  return std::make_unique<Pending>(impl_.get(), sequence, std::move(of_tasks));
 }
 
 Result<std::string> EmbeddedBackend::Once(const std::string& name, const std::function<Result<std::string>()>& compute) {

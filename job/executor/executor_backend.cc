@@ -17,11 +17,13 @@
 #include <tuple>
 #include <utility>
 
+#include "dag/failure_tags.h"
 #include "dag/operator_memory.h"
 #include "dag/wire/wire.h"
 #include "job/gang_ranks.h"
 #include "job/once.h"
 #include "job/replica_state.h"
+#include "job/task_stdout.h"
 #include "proto/executor.pb.h"
 #include "rpc/channel.h"
 #include "worker/blocks/block_service.h"
@@ -57,9 +59,12 @@ Result<dag::RecordCursor*> MapCursors(const std::string& path, std::uint32_t slo
 }  // namespace
 
 struct ExecutorBackend::Impl final : task::TaskListener {
-  explicit Impl(int fd) : channel(fd) {}
+  explicit Impl(int fd) : channel(fd), socket_fd(fd) { socket_known = fstat(fd, &socket) == 0; }
 
   rpc::Channel channel;
+  const int socket_fd;
+  struct stat socket = {};
+  bool socket_known = false;
   dag::Settings settings;
   std::unique_ptr<blocks::RemoteBlocks> blocks;
   std::unique_ptr<dag::SpillSpace> spill;
@@ -87,8 +92,17 @@ struct ExecutorBackend::Impl final : task::TaskListener {
   // ---- out ------------------------------------------------------------------------------------------------------------------------
 
   void Send(const wire::FromExecutor& message) {
+    EndIfSocketIsClosed();  // first: its number may be a file of the job's by now
     // A broken socket ends the process from the reader's side.
     [[maybe_unused]] Status status = channel.Send(rpc::FrameKind::kMessage, message.SerializeAsString());
+  }
+
+  // A job whose code closes all descriptors (closefrom) closes our socket too. A reader that waits keeps it open in the kernel, so the
+  // worker would not notice, and would be told nothing any more.
+  void EndIfSocketIsClosed() const {
+    struct stat now = {};
+    if (!socket_known || (fstat(socket_fd, &now) == 0 && now.st_dev == socket.st_dev && now.st_ino == socket.st_ino)) return;
+    _exit(dag::kExitSocketClosed);
   }
 
   static void ToWire(const task::TaskCounters& c, wire::TaskCounters* counters) {
@@ -127,12 +141,15 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     Send(message);
   }
 
-  // Tells, once a second, how far each running task is, where that has changed; of ranks always, since one that falls silent is lost. The
+  // Tells, once a second, how far each running task is, where that has changed; of ranks always. Where there is nothing to
+  // tell it says just that: an executor that falls silent is ended. The
   // worker passes it on with its heartbeat.
   [[noreturn]] void TellProgress() {
     std::map<TaskAttempt, std::pair<task::TaskCounters, std::string>> told;
     for (;;) {
       std::this_thread::sleep_for(kProgressEvery);
+      EndIfSocketIsClosed();
+      bool silent = true;
       std::map<TaskAttempt, std::pair<task::TaskCounters, std::string>> now;
       for (const auto& [id, counters] : runner->RunningTasks()) {
         const auto& said = now.emplace(id, std::pair(counters, ranks.Line(id))).first->second;
@@ -143,8 +160,13 @@ struct ExecutorBackend::Impl final : task::TaskListener {
         ToWire(counters, message.mutable_progress()->mutable_counters());
         message.mutable_progress()->set_line(said.second);
         Send(message);
+        silent = false;
       }
       told = std::move(now);
+      if (!silent) continue;
+      wire::FromExecutor beat;  // of no task: the worker drops it, and knows that this process runs
+      beat.mutable_progress();
+      Send(beat);
     }
   }
 
@@ -153,6 +175,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
   [[noreturn]] void Read() {
     for (;;) {
       Result<rpc::Frame> frame = channel.Receive(-1);
+      EndIfSocketIsClosed();
       if (!frame.ok()) _exit(kExitOrphaned);
       wire::ToExecutor message;
       if (!message.ParseFromString(frame->payload)) _exit(kExitOrphaned);
@@ -275,9 +298,12 @@ struct ExecutorBackend::Impl final : task::TaskListener {
 
 class ExecutorBackend::Pending final : public dag::PendingAction {
  public:
-  Pending(Impl* impl, std::uint64_t sequence) : impl_(impl), sequence_(sequence) {}
+  Pending(Impl* impl, std::uint64_t sequence, std::unique_ptr<TaskStdout> of_tasks)
+      : impl_(impl), sequence_(sequence), of_tasks_(std::move(of_tasks)) {}
 
   Result<std::vector<std::string>> Wait() override {
+    if (of_tasks_ == nullptr) of_tasks_ = std::make_unique<TaskStdout>();
+    const std::unique_ptr<TaskStdout> of_tasks = std::move(of_tasks_);  // until main goes on
     std::unique_lock lock(impl_->mutex);
     auto state = impl_->actions.find(sequence_);
     if (state == impl_->actions.end()) return Status(Code::kInternal, "EXE04", "an action was waited for twice");
@@ -293,6 +319,7 @@ class ExecutorBackend::Pending final : public dag::PendingAction {
  private:
   Impl* impl_;
   std::uint64_t sequence_;
+  std::unique_ptr<TaskStdout> of_tasks_;
   std::vector<StageId> cut_;
 };
 
@@ -356,6 +383,7 @@ Result<std::unique_ptr<ExecutorBackend>> ExecutorBackend::Start(int fd) {
 const dag::Settings& ExecutorBackend::settings() const { return impl_->settings; }
 
 std::unique_ptr<dag::PendingAction> ExecutorBackend::Submit(dag::Action action) {
+  std::unique_ptr<TaskStdout> of_tasks = MakeTaskStdout(action.plan);  // before the first task runs
   wire::FromExecutor message;
   dag::ToWire(action.plan, message.mutable_at_action()->mutable_plan());
   {
@@ -364,7 +392,7 @@ std::unique_ptr<dag::PendingAction> ExecutorBackend::Submit(dag::Action action) 
     impl_->programs.Add(&action, impl_->settings);
   }
   impl_->Send(message);  // after the programs are there: tasks may come at once
-  return std::make_unique<Pending>(impl_.get(), action.plan.sequence);
+  return std::make_unique<Pending>(impl_.get(), action.plan.sequence, std::move(of_tasks));
 }
 
 Result<std::string> ExecutorBackend::Once(const std::string& name, const std::function<Result<std::string>()>& compute) {

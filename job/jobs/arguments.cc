@@ -21,7 +21,7 @@ Status Bad(const Arguments& a, const std::string& what, const std::string& why) 
 
 // Flags that the job takes, its own and those that Init takes out.
 std::vector<std::string> FlagsOf(const std::string& job) {
-  std::vector<std::string> flags = {"--output", "--input", "--overwrite", "--reducers", "--help"};
+  std::vector<std::string> flags = {"--into", "--input", "--overwrite", "--reducers", "--help"};
   if (job == "wordcount") flags.emplace_back("--top");
   if (job == "sort") flags.insert(flags.end(), {"--reverse", "--record", "--key"});
   for (std::string& flag : job::OptionFlags()) flags.push_back(std::move(flag));
@@ -86,7 +86,7 @@ class Walker {
 Status ParseFlag(Walker* walker, Arguments* a) {
   const std::string flag = walker->arg();
   if (flag == "--") return walker->OnlyWordsFromNow(), Status();
-  if (flag == "-o" || flag == "--output") {
+  if (flag == "-o" || flag == "--into") {
     ASSIGN_OR_RETURN(a->output, walker->Text());
     return Status();
   }
@@ -103,8 +103,11 @@ Status ParseFlag(Walker* walker, Arguments* a) {
   if (flag == "--record" && a->job == "sort") return walker->Number(storage::kRecordBytesMax, &a->record_bytes);
   if (flag == "--key" && a->job == "sort") return walker->Range(storage::kRecordBytesMax, &a->key_offset, &a->key_bytes);
   if (flag == "-E" && a->job == "grep") return a->regex = true, Status();
-  if (flag.starts_with("-o"))
-    return Bad(*a, a->job + ": unknown flag \"" + flag + "\"", "the folder to write is a word of its own: -o OUT, or --output=OUT");
+  if (flag.starts_with("-o") || flag == "--output")
+    return Status(Code::kInvalid, "JOBS01", a->job + ": unknown flag \"" + flag + "\"",
+                  flag == "--output" ? "to `ropewalk run` and `submit` it is how results are printed, and to a job nothing"
+                                     : "the folder to write is a word of its own",
+                  "name the folder with -o OUT or --into=OUT");
   std::string near = NearestName(flag, FlagsOf(a->job));
   if (!near.empty() && near != flag)
     return Status(Code::kInvalid, "JOBS01", a->job + ": unknown flag \"" + flag + "\"", "a name that begins with '-' goes after \"--\"",
@@ -176,11 +179,11 @@ std::string Usage(const std::string& job, const std::string& program) {
   }
   return text + "\n" +
          "INPUT is a file, a folder or a pattern; .gz and .zst are read decompressed. OUT is a folder that appears whole.\n"
-         "  -o, --output OUT   the folder to write\n"
+         "  -o, --into OUT     the folder to write\n"
          "  --overwrite        replace a folder that exists\n"
          "  --reducers N       parts of the output\n" +
          flags +
-         "Of every job: --name TEXT, --partitions N, --verify=on|off; in this process --threads N and --memory BYTES; on a cluster\n"
+         "Of every job: --name TEXT, --partitions N, --verify=on|off, -q; in this process --threads N and --memory BYTES; on a cluster\n"
          "(`ropewalk submit`) --master HOST:PORT, --token-file FILE and --detach.\n";
 }
 

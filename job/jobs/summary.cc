@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "base/escape.h"
+#include "dag/stage_graph.h"
 #include "job/progress.h"
 #include "storage/input.h"
 
@@ -20,6 +21,13 @@ std::uint64_t ManifestNumber(const std::string& manifest, const std::string& nam
   return at == std::string::npos ? 0 : std::strtoull(manifest.c_str() + at + name.size() + 4, nullptr, 10);
 }
 
+// Init read the options; the job's form of output is the environment's too.
+bool IsQuiet() {
+  const char* quiet = std::getenv("ROPEWALK_QUIET");
+  return quiet != nullptr && std::string(quiet) != "" && std::string(quiet) != "0" && std::string(quiet) != "off" &&
+         std::string(quiet) != "false" && std::string(quiet) != "no";
+}
+
 }  // namespace
 
 Summary::Summary(Job* job, const Arguments& arguments) : job_(job), arguments_(arguments), started_(std::chrono::steady_clock::now()) {}
@@ -27,8 +35,8 @@ Summary::Summary(Job* job, const Arguments& arguments) : job_(job), arguments_(a
 void Summary::Print(const std::string& records_name) {
   std::string folder = std::filesystem::path(job_->settings().work_dir) / arguments_.output;
   // Files are looked at by one replica only, as everything outside the plan.
-  using Totals = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
-  auto [bytes_in, records, bytes_out, only_hidden] = job_->Once("summary", [&]() -> Totals {
+  using Totals = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, bool>;
+  auto [bytes_in, records, bytes_out, only_hidden, replaced] = job_->Once("summary", [&]() -> Totals {
     std::uint64_t input = 0, only_hidden_names = 0;
     Result<storage::InputListing> listing = storage::ListInputs(arguments_.inputs, job_->settings().work_dir);
     if (listing.ok()) {
@@ -38,11 +46,23 @@ void Summary::Print(const std::string& records_name) {
     std::ifstream file(folder + "/_SUCCESS");
     std::string head(4096, '\0');  // the totals stand before the list of parts
     file.read(head.data(), static_cast<std::streamsize>(head.size()));
-    return {input, ManifestNumber(head, "records"), ManifestNumber(head, "bytes"), only_hidden_names};
+    // Another job may have overwritten the folder since: its counts are none of ours.
+    const std::string key = dag::OutputKeyOf(job_->settings().job, job_->settings().now_us) + "-";
+    if (head.find("\"key\": \"" + key) == std::string::npos) return {input, 0, 0, only_hidden_names, true};
+    return {input, ManifestNumber(head, "records"), ManifestNumber(head, "bytes"), only_hidden_names, false};
   });
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+  if (IsQuiet()) return;
   const char* form = std::getenv("ROPEWALK_OUTPUT");
-  if (form != nullptr && std::string(form).starts_with("json")) {
+  const bool json = form != nullptr && std::string(form).starts_with("json");
+  if (replaced && json) {
+    std::fprintf(stderr, "{\"job\":%s,\"input_bytes\":%llu,\"seconds\":%.3f,\"output\":%s,\"replaced\":true}\n",
+                 JsonString(arguments_.job).c_str(), static_cast<unsigned long long>(bytes_in), seconds, JsonString(folder).c_str());
+  } else if (replaced) {
+    std::fprintf(stderr, "%s: %s in %.2f s (%s/s), written whole to %s, where another job's output lies since\n", arguments_.job.c_str(),
+                 job::HumanBytes(double(bytes_in)).c_str(), seconds, job::HumanBytes(double(bytes_in) / std::max(seconds, 1e-6)).c_str(),
+                 EscapeForLog(folder).c_str());
+  } else if (json) {
     std::fprintf(stderr, "{\"job\":%s,\"input_bytes\":%llu,\"records\":%llu,\"output_bytes\":%llu,\"seconds\":%.3f,\"output\":%s}\n",
                  JsonString(arguments_.job).c_str(), static_cast<unsigned long long>(bytes_in), static_cast<unsigned long long>(records),
                  static_cast<unsigned long long>(bytes_out), seconds, JsonString(folder).c_str());

@@ -41,7 +41,8 @@ Status NoSuchJob(JobId job) {
 void Master::OnClientFrame(rpc::ConnectionId id, const std::string& payload) {
   wire::ClientRequest request;
   if (!request.ParseFromString(payload)) {
-    server_->Close(id, Status(Code::kInvalid, "WIRE02", "a client's request cannot be read", "it is damaged or of another version", ""));
+    server_->Close(id, Status(Code::kInvalid, "WIRE02", "a client's request cannot be read", "it is damaged or of another version",
+                              "bring client and master to one version"));
     return;
   }
   if (connections_[id].waiting >= kWaitingMax) {
@@ -137,7 +138,10 @@ void Master::OnHaveArtifacts(rpc::ConnectionId id, std::uint64_t request, const 
   wire::ClientResponse response;
   wire::MissingArtifacts* missing = response.mutable_missing_artifacts();
   for (const std::string& sha256 : body.sha256()) {
-    if (sha256.size() != 32) return AnswerFailure(id, request, Status(Code::kInvalid, "ART01", "an artifact's name is no SHA-256", "", ""));
+    if (sha256.size() != 32)
+      return AnswerFailure(id, request,
+                           Status(Code::kInvalid, "ART01", "an artifact's name is no SHA-256", "it has another length",
+                                  "bring client and master to one version"));
     if (!artifacts_->Has(sha256)) missing->add_sha256(sha256);
   }
   Answer(id, request, &response);
@@ -145,7 +149,9 @@ void Master::OnHaveArtifacts(rpc::ConnectionId id, std::uint64_t request, const 
 
 void Master::OnPutArtifact(rpc::ConnectionId id, std::uint64_t request, const wire::PutArtifact& body) {
   if (body.chunk().size() > kArtifactChunkMax)
-    return AnswerFailure(id, request, Status(Code::kInvalid, "ART01", "a chunk of an artifact above 1 MiB", "", "send smaller ones"));
+    return AnswerFailure(
+        id, request,
+        Status(Code::kInvalid, "ART01", "a chunk of an artifact above 1 MiB", "that is the limit of a message", "send smaller ones"));
   auto put = std::make_shared<wire::PutArtifact>(body);
   ++connections_[id].waiting;
   const bool queued = disk_->Post([this, id, request, put] {

@@ -233,7 +233,8 @@ Result<std::optional<scheduler::Event>> FromWire(const wire::FromExecutor& in, E
     case wire::FromExecutor::BODY_NOT_SET:
       break;
   }
-  return Status(Code::kInvalid, "WIRE02", "a message of an executor that says nothing", "it is damaged or of a newer version", "");
+  return Status(Code::kInvalid, "WIRE02", "a message of an executor that says nothing", "it is damaged or of a newer version",
+                "bring worker and master to one version");
 }
 
 std::string Encode(const scheduler::NameDriver&) {

@@ -143,7 +143,8 @@ void Master::OnFrame(rpc::ConnectionId id, rpc::Frame frame) {
   if (at == connections_.end() || stopped_) return;
   const bool worker = at->second.peer.role == "worker";
   if (frame.kind != (worker ? rpc::FrameKind::kMessage : rpc::FrameKind::kRequest)) {
-    server_->Close(id, Status(Code::kInvalid, "WIRE02", "a frame of the wrong kind", "the peer is of another version", ""));
+    server_->Close(
+        id, Status(Code::kInvalid, "WIRE02", "a frame of the wrong kind", "the peer is of another version", "bring both to one version"));
     return;
   }
   if (worker)

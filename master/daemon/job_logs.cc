@@ -103,7 +103,8 @@ Result<std::vector<JobLogs::Ack>> JobLogs::Stdout(ExecutorId executor, std::uint
   const std::uint64_t come = replica.kept + replica.waiting.size();
   if (offset > come) {
     return Status(Code::kInvalid, "MASTER05", "output of executor " + std::to_string(executor.value) + " with a gap",
-                  "it continues at " + std::to_string(offset) + " and not at " + std::to_string(come), "");
+                  "it continues at " + std::to_string(offset) + " and not at " + std::to_string(come),
+                  "bring worker and master to one version; submit the job again");
   }
   if (offset + bytes.size() <= come) return std::vector<Ack>();  // a repetition
   bytes.remove_prefix(static_cast<std::size_t>(come - offset));

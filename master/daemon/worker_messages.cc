@@ -25,13 +25,15 @@ constexpr std::size_t kLimitsBytesMax = 200;
 void Master::OnWorkerFrame(rpc::ConnectionId id, const std::string& payload) {
   wire::FromWorker message;
   if (!message.ParseFromString(payload)) {
-    server_->Close(id, Status(Code::kInvalid, "WIRE02", "a worker's message cannot be read", "it is damaged or of another version", ""));
+    server_->Close(id, Status(Code::kInvalid, "WIRE02", "a worker's message cannot be read", "it is damaged or of another version",
+                              "bring worker and master to one version"));
     return;
   }
   auto it = sessions_.find(id);
   if (message.body_case() == wire::FromWorker::kHello) {
     if (it != sessions_.end())
-      server_->Close(id, Status(Code::kInvalid, "WIRE02", "a worker registered twice on one connection", "", ""));
+      server_->Close(id, Status(Code::kInvalid, "WIRE02", "a worker registered twice on one connection",
+                                "it is damaged or of another version", "bring worker and master to one version"));
     else
       OnRegister(id, message.hello());
     return;
@@ -61,7 +63,8 @@ void Master::OnWorkerFrame(rpc::ConnectionId id, const std::string& payload) {
       LOG(INFO) << "worker " << EscapeForLog(session.name) << " drains: " << EscapeForLog(message.draining().reason());
       return Step(scheduler::WorkerDrained{session.worker});
     default:
-      server_->Close(id, Status(Code::kInvalid, "WIRE02", "a worker's message says nothing", "it is damaged or of a newer version", ""));
+      server_->Close(id, Status(Code::kInvalid, "WIRE02", "a worker's message says nothing", "it is damaged or of a newer version",
+                                "bring worker and master to one version"));
   }
 }
 
@@ -123,7 +126,7 @@ void Master::OnRegister(rpc::ConnectionId id, const wire::Register& message) {
   session.memory_bytes = message.memory_bytes();
   session.limits = message.limits().substr(0, kLimitsBytesMax);
   workers_[worker] = id;
-  LOG(INFO) << "worker " << EscapeForLog(session.name) << " (" << worker.value << ") registered: " << session.slots << " slots, "
+  LOG(INFO) << "worker " << EscapeForLog(session.name) << " (" << WorkerName(worker) << ") registered: " << session.slots << " slots, "
             << event->segments.size() << " segments, data on " << EscapeForLog(session.data_address);
   wire::ToWorker answer;
   wire::Registered* registered = answer.mutable_registered();
@@ -146,7 +149,7 @@ void Master::OnWorkerGone(rpc::ConnectionId id, const Status& reason) {
   const Session session = std::move(it->second);
   sessions_.erase(it);
   workers_.erase(session.worker);
-  LOG(WARNING) << "worker " << EscapeForLog(session.name) << " (" << session.worker.value
+  LOG(WARNING) << "worker " << EscapeForLog(session.name) << " (" << WorkerName(session.worker)
                << ") lost: " << EscapeForLog(reason.what() + ": " + reason.why());
   std::vector<ExecutorId> gone;
   for (const auto& [executor, entry] : executors_)
@@ -163,7 +166,8 @@ void Master::OnExecutorMessage(Session& session, const wire::FromExecutorPayload
   Status status;
   std::optional<scheduler::Event> event;
   if (!inner.ParseFromString(message.payload())) {
-    status = Status(Code::kInvalid, "WIRE02", "a message of an executor cannot be read", "user code may have written to its socket", "");
+    status = Status(Code::kInvalid, "WIRE02", "a message of an executor cannot be read", "user code may have written to its socket",
+                    "leave descriptors alone that main did not open");
   } else {
     auto read = FromWire(inner, executor, it->second.job);
     if (read.ok())

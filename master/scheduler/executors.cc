@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "dag/failure_tags.h"
 #include "master/scheduler/state.h"
 
 namespace ropewalk::scheduler {
@@ -183,10 +184,12 @@ void Scheduler::State::MainCrashed(JobRun& job, const Executor& executor, const 
   std::set<ExecutorId>& seen = job.main_crashes[way + " " + where + " once " + Number(executor.onces_seen)];
   seen.insert(executor.id);
   if (seen.size() < 2) return;
+  const bool closed = event.reason.tag() == dag::kSocketClosedTag;
+  const std::string why = closed ? event.reason.why() : event.reason.what();
   Doom(job,
        Status(Code::kUserError, "MAIN01", "main " + way + " " + where,
-              "it did so in " + Number(seen.size()) + " executors" + (event.reason.ok() ? "" : "; " + event.reason.what()),
-              "run it without --master under a debugger; `ropewalk logs` shows its output"),
+              "it did so in " + Number(seen.size()) + " executors" + (event.reason.ok() ? "" : "; " + why),
+              closed ? event.reason.fix() : "run it without --master under a debugger; `ropewalk logs` shows its output"),
        event.exit_code);
 }
 

@@ -11,7 +11,8 @@ void Scheduler::State::On(const JobSubmitted& event) {
     }
   JobId id = event.spec.settings.job ? event.spec.settings.job : JobId{job_next};
   if (jobs.contains(id)) {
-    Out(RefuseJob{key, Status(Code::kInvalid, "JOB01", "job id " + Number(id.value) + " is in use", "", "leave the id to the master")});
+    Out(RefuseJob{key, Status(Code::kInvalid, "JOB01", "job id " + Number(id.value) + " is in use", "another job has it",
+                              "leave the id to the master")});
     return;
   }
   if (live.size() >= options.jobs_waiting_max + options.jobs_running_max) {

@@ -305,10 +305,12 @@ void Scheduler::State::Crash(JobRun& job, StageRun& run, std::uint32_t task, con
   bool same = trouble.crashes >= limit && trouble.same_cursor + 1 >= limit;
   if (!same && trouble.crashes < 2 * limit) return;
   std::string way = event.signal != 0 ? "signal " + std::to_string(event.signal) : "exit code " + std::to_string(event.exit_code);
+  const bool closed = event.reason.tag() == dag::kSocketClosedTag;
   Doom(job,
        Status(Code::kUserError, "TASK04", TaskText(run, task) + " crashed its executor " + Number(trouble.crashes) + " times (" + way + ")",
-              (same ? "every time at " : "last at ") + Place(split, offset, cursor == nullptr ? "" : cursor->source),
-              "look at that record; run the job without --master under a debugger"),
+              (closed ? event.reason.why() + "; " : "") + (same ? "every time at " : "last at ") +
+                  Place(split, offset, cursor == nullptr ? "" : cursor->source),
+              closed ? event.reason.fix() : "look at that record; run the job without --master under a debugger"),
        event.exit_code);
 }
 

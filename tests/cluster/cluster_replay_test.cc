@@ -36,6 +36,37 @@ int OnceMain(Job& job) {
   return 0;
 }
 
+// What tasks print is no part of what main says, wherever they run.
+int PrintMain(Job& job) {
+  std::printf("main begins\n");
+  auto count = job.FromVector(Numbers(8), {.partitions = 4})
+                   .Map([](int n) {
+                     std::printf("task prints %d\n", n);
+                     return n;
+                   })
+                   .Count();
+  std::printf("main counted %llu\n", static_cast<unsigned long long>(count));
+  return 0;
+}
+
+// What daemons do, and what no job may: an executor speaks to its worker through a descriptor that main did not open.
+int CloseMain(Job& job, bool reopen, bool in_task) {
+  if (in_task)
+    job.FromVector(Numbers(8), {.partitions = 2})
+        .Map([](int n) {
+          closefrom(3);
+          Dawdle(3'000);
+          return n;
+        })
+        .Count();
+  job.FromVector(Numbers(8)).Count();
+  closefrom(3);
+  for (int i = 0; reopen && i < 20; ++i)
+    if (open("/dev/null", O_RDWR) < 0) return 1;  // the number is in use again
+  job.FromVector(Numbers(8)).Count();
+  return 0;
+}
+
 // A captured vector that differs: its content is in no fingerprint, so the plans are equal and only the sampled second run can tell.
 int CaptureMain(Job& job) {
   std::vector<int> own{static_cast<int>(getpid())};
@@ -123,6 +154,10 @@ int RunJob(int argc, char** argv) {
   Job job = Init(argc, argv);
   std::string name = argv[2];
   if (name == "once") return OnceMain(job);
+  if (name == "close") return CloseMain(job, false, false);
+  if (name == "close_and_open") return CloseMain(job, true, false);
+  if (name == "close_in_task") return CloseMain(job, false, true);
+  if (name == "print") return PrintMain(job);
   if (name == "capture") return CaptureMain(job);
   if (name == "branch") return BranchMain(job);
   if (name == "crash") return CrashMain(job);
@@ -158,6 +193,37 @@ TEST_F(ClusterReplay, OnceAndBroadcastGiveTheDriversValue) {
   auto client = Submit("once");
   ASSERT_EQ(client->Wait(), 0) << client->err();
   EXPECT_EQ(client->out(), "1 1\n");
+}
+
+TEST_F(ClusterReplay, WhatTasksPrintStaysOutOfMainsOutput) {
+  auto [client, job] = cluster_->SubmitAccepted({fs::read_symlink("/proc/self/exe"), "job", "print"});
+  ASSERT_EQ(client->Wait(), 0) << client->err();
+  EXPECT_EQ(client->out(), "main begins\nmain counted 8\n");
+  std::string logs = client->err();  // with the driver's own tasks; those of the other executor are in its log
+  wire::ClientRequest request;
+  request.mutable_read_log()->set_job(job.value);
+  request.mutable_read_log()->set_stream("executor");
+  auto executor = cluster_->link().Call(&request);
+  ASSERT_TRUE(executor.ok()) << executor.status().ToString();
+  logs += executor->log_chunk().data();
+  for (int n = 0; n < 8; ++n) EXPECT_NE(logs.find("task prints " + std::to_string(n) + "\n"), std::string::npos) << n << "\n" << logs;
+  EXPECT_NE(client->err().find("job " + JobName(job) + " accepted by "), std::string::npos) << client->err();
+  EXPECT_NE(client->err().find("job " + JobName(job) + " succeeded in "), std::string::npos) << "the end is told off a terminal too";
+  auto quiet = cluster_->Submit({fs::read_symlink("/proc/self/exe"), "job", "print"}, {"ROPEWALK_QUIET=1"});
+  ASSERT_EQ(quiet->Wait(), 0) << quiet->err();
+  EXPECT_EQ(quiet->out(), "main begins\nmain counted 8\n");
+  for (const char* talk : {" accepted by ", " succeeded in "}) EXPECT_EQ(quiet->err().find(talk), std::string::npos) << quiet->err();
+}
+
+TEST_F(ClusterReplay, AMainThatClosesItsExecutorsSocketIsNamed) {
+  for (const char* name : {"close", "close_and_open", "close_in_task"}) {
+    auto client = Submit(name);
+    EXPECT_EQ(client->Wait(60'000), 1) << client->err();
+    EXPECT_NE(client->err().find("the job's code closed descriptors that it did not open (closefrom"), std::string::npos) << client->err();
+    EXPECT_NE(client->err().find("fix: close only what the job opened"), std::string::npos) << client->err();
+  }
+  auto good = Submit("once");
+  EXPECT_EQ(good->Wait(), 0) << "the workers serve others: " << good->err();
 }
 
 TEST_F(ClusterReplay, ACapturedVectorThatDiffersIsCaught) {

@@ -232,6 +232,53 @@ TEST_F(EmbeddedProcess, ATaskThatCallsExitEndsTheJobWithAnError) {
   EXPECT_EQ(Left(), std::vector<std::string>());
 }
 
+TEST_F(EmbeddedProcess, WhatTasksPrintGoesToStderr) {
+  auto run = SlowJob({"--print"});
+  ASSERT_EQ(run->Wait(), 0) << run->err();
+  EXPECT_EQ(run->out(), "begun, printed");
+  EXPECT_EQ(run->err(), "task 1\ntask 2\ntask 3\n") << "and nothing else: a short job is not talked about";
+}
+
+TEST_F(EmbeddedProcess, AMainThatRunsNoActionIsWarned) {
+  auto idle = SlowJob({"--idle"});
+  EXPECT_EQ(idle->Wait(), 0) << idle->err();
+  EXPECT_NE(idle->err().find("warning[DAG06] main made 1 dataset and ran no action   why: "), std::string::npos) << idle->err();
+  EXPECT_NE(idle->err().find("   fix: "), std::string::npos) << idle->err();
+  auto busy = SlowJob({"--quick"});
+  EXPECT_EQ(busy->Wait(), 0) << busy->err();
+  EXPECT_EQ(busy->err(), "");
+}
+
+// Two seconds of peace, then a line where no line can be drawn over; a script that wants none says so.
+TEST_F(EmbeddedProcess, ALongJobTellsItsProgressInLines) {
+  auto run = SlowJob({"--second"});
+  ASSERT_EQ(run->Wait(), 0) << run->err();
+  EXPECT_NE(run->err().find("ropewalk: "), std::string::npos) << run->err();
+  fs::remove_all(dir_ / "out");
+  auto quiet = Process(
+      Process::Options{{fs::read_symlink("/proc/self/exe"), "--job", "out", "--second"}, {"ROPEWALK_QUIET=1"}, dir_, dir_ / "log-q"});
+  EXPECT_EQ(quiet.Wait(), 0) << quiet.err();
+  EXPECT_EQ(quiet.err(), "");
+}
+
+// Two jobs that overwrite one folder: each may count only what it committed itself. The first one stands in its print after its commit.
+TEST_F(EmbeddedProcess, ASummaryCountsNoOtherJobsOutput) {
+  std::ofstream words(dir_ / "words");
+  for (int i = 0; i < 10'000; ++i) words << "word" << i << "\n";
+  words.close();
+  const std::string job = Binary("ropewalk-jobs") + " wordcount words -o out --overwrite --top 10000";
+  Process first(Process::Options{
+      {"/bin/sh", "-c", job + " | (until [ -e go ]; do sleep 0.05; done; cat > /dev/null)"}, {}, dir_, dir_ / "log-first"});
+  ASSERT_TRUE(Eventually([&] { return fs::exists(dir_ / "out/_SUCCESS"); })) << first.err();
+  auto second = Run({"wordcount", "small", "-o", "out", "--overwrite"});
+  ASSERT_EQ(second->Wait(), 0) << second->err();
+  EXPECT_NE(second->err().find("different words ("), std::string::npos) << second->err();
+  std::ofstream(dir_ / "go") << "";
+  ASSERT_EQ(first.Wait(), 0) << first.err();
+  EXPECT_NE(first.err().find("where another job's output lies since"), std::string::npos) << first.err();
+  EXPECT_EQ(first.err().find("different words"), std::string::npos) << first.err();
+}
+
 TEST_F(EmbeddedProcess, AMisspeltVariableIsRefused) {
   auto run = Run({"wordcount", "small", "-o", "out"}, {"ROPEWALK_THREADZ=1"});
   EXPECT_EQ(run->Wait(), 2) << run->err();
@@ -254,7 +301,8 @@ TEST_F(EmbeddedProcess, MisspeltFlagsAndHelpSpeakOfTheCommand) {
     const char* text;
   };
   for (const Case& c : {Case{{"wordcount", "small", "-o", "out", "--redcers", "3"}, 2, "did you mean \"--reducers\"?"},
-                        Case{{"sort", "small", "--ouput=out"}, 2, "did you mean \"--output\"?"},
+                        Case{{"sort", "small", "--inot=out"}, 2, "did you mean \"--into\"?"},
+                        Case{{"sort", "small", "--output", "out"}, 2, "-o OUT or --into=OUT"},
                         Case{{"grep", "x", "small", "-o", "out", "--thraeds", "2"}, 2, "did you mean \"--threads\"?"},
                         Case{{"wordcount", "small", "-o", "out", "--zzzzz"}, 2, "`ropewalk run wordcount --help`"},
                         Case{{"wordcount", "small"}, 2, "`ropewalk run wordcount --help`"},
@@ -272,6 +320,11 @@ void JobMain(int argc, char** argv) {
   const std::string how = argc > 3 ? argv[3] : "";
   std::vector<int> numbers{1, 2, 3};
   static Job* inner = &job;
+  if (how == "--idle") {
+    auto idle = job.FromVector(numbers).Map([](int n) { return n; });
+    return;
+  }
+  if (how == "--print") std::cout << "begun, ";
   job.FromVector(numbers, {.partitions = 1})
       .Map([how](int n) {
         if (how.empty()) {
@@ -279,6 +332,8 @@ void JobMain(int argc, char** argv) {
           marker.close();
           std::this_thread::sleep_for(std::chrono::seconds(120));
         }
+        if (how == "--second" && n == 1) std::this_thread::sleep_for(std::chrono::milliseconds(3'500));
+        if (how == "--print") std::cout << "task " << n << "\n" << std::flush;
         if (how == "--exit" && n == 3) std::exit(0);
         if (how == "--null" && n == 3) throw nullptr;
         if (how == "--nested") (void)inner->FromVector(std::vector<int>{n}).Count();

@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import errors  # noqa: E402
 import floors  # noqa: E402
 import naming  # noqa: E402
 import promises  # noqa: E402
@@ -173,6 +174,29 @@ class BadTrees(unittest.TestCase):
             with open(os.path.join(root, "tests", "unit", "a_test.cc"), "w") as file:
                 file.write("TEST_F(Suite, Kept) {}\n// TEST(Suite, Gone)\n")
             self.assertEqual(promises.check(root), (["Suite.Gone", "tests/unit/gone.py"], 3))
+
+    def test_an_error_without_why_or_fix_is_named(self):
+        whole = 'return Status(Code::kInvalid, "A1", "what, (it)", "why", fix(a, {b}));\n'
+        bad = {
+            'Status(Code::kInvalid, "A1", "what");': "why and fix",
+            'Status(Code::kUserError, "A1", Text(a, b), "why");': "fix",
+            'Status bad(Code::kNotFound, "A1", "what", "", "fix");': "why",
+            'f({Code::kResourceExhausted, "A1",\n   "what", "why, and (more", ""});': "fix",
+            'return {Code::kInvalid, "A1", "what", "why"};': "fix",
+        }
+        fine = [
+            whole,
+            'Status(Code::kInternal, "A1", "our bug");',
+            'Status(Code::kInvalid, tag, what);',
+            'const char* text = "Status(Code, a)";',
+        ]
+        for text, lacks in bad.items():
+            said = list(errors.complaints("x.cc", whole + text))
+            self.assertEqual(said, [f'x.cc:2: error "A1" lacks {lacks}'], text)
+        for text in fine:
+            self.assertEqual(list(errors.complaints("x.cc", text)), [], text)
+        with tempfile.TemporaryDirectory() as root:
+            self.assertEqual(errors.main([root]), 1, "no error found is no success")
 
     def test_an_empty_tree_is_no_success(self):
         for checker in ("floors", "naming"):

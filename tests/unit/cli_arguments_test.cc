@@ -159,8 +159,8 @@ class LaunchTest : public testing::Test {
 TEST_F(LaunchTest, BuiltInJobsGetTheirArguments) {
   EXPECT_EQ(Argv({"run", "wordcount", "a", "b", "-o", "out", "--top", "3"}),
             (Args{"ropewalk run", "wordcount", "a", "b", "-o", "out", "--top", "3"}));
-  EXPECT_EQ(Argv({"run", "--threads", "2", "sort", "-i", "in", "--output", "out"}),
-            (Args{"ropewalk run", "sort", "-i", "in", "--output", "out"}));
+  EXPECT_EQ(Argv({"run", "--threads", "2", "sort", "-i", "in", "--into", "out"}),
+            (Args{"ropewalk run", "sort", "-i", "in", "--into", "out"}));
   EXPECT_EQ(Argv({"run", "grep", "-o", "out", "--", "--name", "in"}), (Args{"ropewalk run", "grep", "-o", "out", "--", "--name", "in"}));
   EXPECT_EQ(Argv({"run", "sort", "in", "-o", "job", "--output", "json"}), (Args{"ropewalk run", "sort", "in", "-o", "job"}));
   EXPECT_EQ(Argv({"submit", "wordcount", "--help"}), (Args{"ropewalk submit", "wordcount", "--help"}));
@@ -207,6 +207,15 @@ TEST_F(LaunchTest, FlagsBeforeAndAfterTheNameMeanTheSame) {
   }
   EXPECT_EQ(Environment({"submit", "sort", "in", "--output", "json"})["ROPEWALK_OUTPUT"], "json");
   EXPECT_EQ(Environment({"submit", "--output", "jsonl", "sort", "in"})["ROPEWALK_OUTPUT"], "jsonl");
+  for (const Args& args : {Args{"run", "-q", "sort", "in"}, {"submit", "--quiet", "sort", "in"}, {"run", "sort", "in", "-q"}}) {
+    EXPECT_EQ(Environment(args)["ROPEWALK_QUIET"], "1");
+    EXPECT_EQ(Argv(args).size(), 3u);
+  }
+  // One name, one meaning: the folder has another, and a flag of the user's own stands behind the border.
+  Status folder = Plan({"run", "sort", "in", "--output", "out"}).status();
+  EXPECT_EQ(folder.tag(), "CLI02");
+  EXPECT_NE(folder.fix().find("-o OUT or --into OUT"), std::string::npos) << folder.ToString();
+  EXPECT_EQ(Argv({"run", root_ + "/job", "--", "--output", "out", "-q"}), (Args{root_ + "/job", "--output", "out", "-q"}));
   EXPECT_EQ(Environment({"submit", "sort", "in"})["ROPEWALK_MASTER"], "127.0.0.1:7077");
   EXPECT_EQ(Plan({"run", "sort", "in", "--master", "m:1"}).status().tag(), "CLI02");
   EXPECT_EQ(Plan({"run", "sort", "in", "--name"}).status().tag(), "CLI02");

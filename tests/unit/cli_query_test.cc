@@ -100,7 +100,7 @@ TEST_F(QueryTest, ListsAreTablesOrJson) {
     worker->set_slots(4);
     worker->set_busy(1);
   };
-  EXPECT_NE(Run({"worker", "list"}).out.find("w12     ready  1/4"), std::string::npos) << Run({"worker", "list"}).out;
+  EXPECT_NE(Run({"worker", "list"}).out.find("rack1   ready  1/4"), std::string::npos) << Run({"worker", "list"}).out;
   EXPECT_EQ(Run({"worker", "list", "--output", "jsonl"}).out.substr(0, 40), "{\"worker\":\"w12\",\"name\":\"rack1\",\"address\"");
 }
 

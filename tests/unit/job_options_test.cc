@@ -32,6 +32,34 @@ Taken Take(std::vector<std::string> args, std::map<std::string, std::string> env
   return {std::move(options), std::move(args)};
 }
 
+TEST(Report, NoPartOfAnErrorIsEmpty) {
+  for (int code = 1; code <= static_cast<int>(Code::kInternal); ++code) {
+    const Status whole = Completed(Status(static_cast<Code>(code), "T1", "it broke"));
+    EXPECT_FALSE(whole.why().empty() || whole.fix().empty()) << CodeName(whole.code());
+    EXPECT_EQ(whole.what(), "it broke");
+    const Status own = Completed(Status(static_cast<Code>(code), "T1", "it broke", "rust", "oil"));
+    EXPECT_EQ(own.ToString(), "error[T1] it broke\n  why: rust   fix: oil");
+  }
+  EXPECT_TRUE(Completed(Status()).ok());
+  EXPECT_EQ(ErrorJson(Status(Code::kCancelled, "T1", "x", "y")).find("\"fix\":\"\""), std::string::npos);
+}
+
+TEST(Progress, LinesAreFewWhereNoneIsDrawnOver) {
+  ProgressPace pace;
+  std::vector<int> told;
+  for (int s = 0; s <= 100; ++s)
+    if (pace.IsDue(s < 5 ? "first" : s < 40 ? "second" : "third", 7'000 + s * 1'000)) told.push_back(s);
+  EXPECT_EQ(told, (std::vector<int>{2, 5, 35, 40, 70, 100}));
+  ProgressPace loop;  // of short actions
+  int lines = 0;
+  for (int ms = 0; ms < 60'000; ms += 10) lines += loop.IsDue("action " + std::to_string(ms), ms) ? 1 : 0;
+  EXPECT_EQ(lines, 29) << "once in two seconds, after the first two";
+  ProgressState state;
+  state.name = "Count (a.cc:3)";
+  state.tasks = 40, state.done = 12, state.bytes_in = 1 << 20, state.note = "waiting";
+  EXPECT_EQ(ProgressLogText(state), "12/40 tasks, Count (a.cc:3)  1.00 MiB  waiting");
+}
+
 TEST(Options, TakesOursAndLeavesTheRest) {
   Taken taken = Take({"prog", "in", "--threads", "3", "--memory=2G", "-o", "out", "--verify=off", "--", "--threads", "9"});
   ASSERT_TRUE(taken.options.ok()) << taken.options.status().ToString();

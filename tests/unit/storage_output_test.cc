@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -96,6 +97,30 @@ TEST_F(Output, AppearsWholeWithAManifestAndNothingBesideIt) {
   // Once more, as after a crash between commit and acknowledgement.
   EXPECT_TRUE(CommitOutput(spec_, winners).ok());
   EXPECT_EQ(Final(), kNew);
+}
+
+// A folder that is mounted twice has two names; what must not be read and written at once is the folder.
+TEST_F(Output, AFolderOfTwoNamesIsOneFolder) {
+  fs::create_directories(root_ + "/in/below");
+  fs::create_directories(root_ + "/twin");
+  fs::create_directories(root_ + "/beside");
+  std::ofstream(root_ + "/in/text") << "x";
+  if (mount((root_ + "/in").c_str(), (root_ + "/twin").c_str(), nullptr, MS_BIND, nullptr) != 0)
+    GTEST_SKIP() << "no right to mount here: " << std::strerror(errno);
+  const std::vector<std::string> folder = {root_ + "/in"}, below = {root_ + "/in/below"};
+  auto check = [&](const std::string& output, const std::vector<std::string>& inputs) {
+    OutputSpec spec = spec_;
+    spec.folder = root_ + output;
+    spec.overwrite = true;
+    return CheckOutput(spec, inputs).tag();
+  };
+  EXPECT_EQ(check("/twin", folder), "OUT03") << "it is the input";
+  EXPECT_EQ(check("/twin/out", folder), "OUT03") << "it lies in the input";
+  EXPECT_EQ(check("/twin", below), "OUT03") << "it holds the input";
+  EXPECT_EQ(check("/beside/out", folder), "");
+  EXPECT_EQ(check("/twin/other", below), "");
+  ASSERT_EQ(umount((root_ + "/twin").c_str()), 0);
+  EXPECT_EQ(check("/twin", folder), "") << "another folder now";
 }
 
 TEST_F(Output, NoPartsGiveAFolderWithAManifestOnly) {

@@ -96,11 +96,14 @@ class Stale : public testing::Test {
   OutputSpec spec_;
 };
 
-TEST_F(Stale, OnlyWhatDeadOwnersLeftOfThisFolderGoes) {
+TEST_F(Stale, OnlyWhatDeadOwnersLeftInTheFolderGoes) {
   MakeSibling(".out.ropewalk-old-1-" + dead_);
   MakeSibling(".out.ropewalk-old-2-" + dead_ + kGoneSuffix);
-  const std::vector<std::string> kept = {".another.ropewalk-old-1-" + dead_, ".out.ropewalk-0123456789abcdef-5",
-                                         ".out.ropewalk-live-1-" + ProcessOwner()};
+  MakeSibling(".another.ropewalk-old-1-" + dead_);
+  MakeSibling(".od.d.ropewalk-x.ropewalk-old-1-" + dead_);
+  const std::vector<std::string> kept = {".another.ropewalk-live-1-" + ProcessOwner(), ".another.ropewalk-old-1-" + dead_ + "-9",
+                                         ".out.ropewalk-0123456789abcdef-5", ".out.ropewalk-live-1-" + ProcessOwner(),
+                                         "another.ropewalk-old-1-" + dead_};
   for (const std::string& name : kept) MakeSibling(name);
   RemoveStaleOutputs(spec_);
   EXPECT_EQ(Names(), kept);
@@ -112,6 +115,9 @@ TEST_F(Stale, AFormerOutputThatAKilledCommitHadMovedAwayComesBack) {
   RemoveStaleOutputs(spec_);
   EXPECT_EQ(Names(), std::vector<std::string>{"out"});
   EXPECT_TRUE(fs::exists(root_ + "/out/part-00000"));
+  fs::create_directories(root_ + "/.another.ropewalk-old-1-" + dead_ + "/old");
+  RemoveStaleOutputs(spec_);
+  EXPECT_EQ(Names(), (std::vector<std::string>{"another", "out"})) << "another output's too";
   EXPECT_EQ(CheckOutput(spec_, {}).tag(), "OUT01") << "it is there again, and not overwritten unasked";
 }
 

@@ -289,7 +289,8 @@ struct BlockService::Impl {
           break;
       }
     }
-    return Status(Code::kInvalid, "BLK22", "an unknown request for blocks");
+    return Status(Code::kInvalid, "BLK22", "an unknown request for blocks", "the peer is damaged or of another version",
+                  "bring all workers to one version; run the job again");
   }
 
   static Status Answer(int fd, const Status& error) { return SendWireFrame(fd, WireKind::kError, EncodeStatus(error)); }
@@ -315,7 +316,10 @@ struct BlockService::Impl {
   }
 
   // ---- memory
-  static Status NoReservation() { return Status(Code::kInvalid, "BLK22", "a segment that was not announced, or whose link has ended"); }
+  static Status NoReservation() {
+    return Status(Code::kInvalid, "BLK22", "a segment that was not announced, or whose link has ended",
+                  "the peer is damaged or of another version", "bring all workers to one version; run the job again");
+  }
 
   Result<std::shared_ptr<MemoryLink>> FindLink(std::uint64_t id, JobId job) {
     std::lock_guard lock(mutex);
@@ -335,8 +339,8 @@ struct BlockService::Impl {
       if (at == nullptr) {
         if (link->held.size() > options.leases_of_connection_max) {
           link->held.erase(words[1]);
-          return Answer(
-              fd, Status(Code::kResourceExhausted, "BLK33", "too many segments are written at once", "", "run fewer tasks at a time"));
+          return Answer(fd, Status(Code::kResourceExhausted, "BLK33", "too many segments are written at once",
+                                   "each holds a descriptor of the worker", "run fewer tasks at a time"));
         }
         at = std::make_shared<Held>();
         at->reservation = store->Reserve(link->job);
@@ -344,7 +348,9 @@ struct BlockService::Impl {
       held = at;
     }
     std::lock_guard lock(held->mutex);
-    if (words[2] > kSegmentBytesMax) return Status(Code::kInvalid, "BLK22", "an impossible size of a segment");
+    if (words[2] > kSegmentBytesMax)
+      return Status(Code::kInvalid, "BLK22", "an impossible size of a segment", "the peer is damaged or of another version",
+                    "bring all workers to one version; run the job again");
     const int before = held->reservation->fd();
     auto fits = held->reservation->Extend(words[2]);
     if (!fits.ok()) return Answer(fd, fits.status());
@@ -370,7 +376,9 @@ struct BlockService::Impl {
   }
 
   Status OpenMemory(int fd, JobId job, Leases& leases) {
-    if (leases.link != nullptr) return Status(Code::kInvalid, "BLK22", "a second memory link on one connection");
+    if (leases.link != nullptr)
+      return Status(Code::kInvalid, "BLK22", "a second memory link on one connection", "the peer is damaged or of another version",
+                    "bring all workers to one version; run the job again");
     SetTimeouts(fd, 0, options.send_ms);  // between tasks there is nothing to say
     auto link = std::make_shared<MemoryLink>(job, fd);
     MemoryLink* raw = link.get();  // the borrower ends before the link does
@@ -400,7 +408,8 @@ struct BlockService::Impl {
       case WireKind::kLetGo:
         return borrower.LetGo(words[0]), Status();
       default:
-        return Status(Code::kInvalid, "BLK22", "an unknown request about memory");
+        return Status(Code::kInvalid, "BLK22", "an unknown request about memory", "the peer is damaged or of another version",
+                      "bring all workers to one version; run the job again");
     }
   }
 
@@ -419,7 +428,8 @@ struct BlockService::Impl {
   Status OpenLocal(int fd, JobId job, const WireFrame& request, Leases& leases) {
     ASSIGN_OR_RETURN(SegmentQuery query, DecodeQuery(request.payload));
     if (leases.segments.size() >= options.leases_of_connection_max)
-      return Answer(fd, Status(Code::kResourceExhausted, "BLK33", "too many segments are open at once", "", "open fewer streams"));
+      return Answer(fd, Status(Code::kResourceExhausted, "BLK33", "too many segments are open at once",
+                               "each holds a descriptor of the worker", "run fewer tasks at a time (--slots)"));
     auto lease = store->Lease(job, query.producer, query.segment);
     if (!lease.ok()) return Answer(fd, lease.status());
     if ((*lease)->fd() < 0) return Answer(fd, Status(Code::kInternal, "BLK34", "a segment of the daemon's own memory cannot be passed"));
@@ -456,7 +466,9 @@ struct BlockService::Impl {
       if (inside && (*lease)->fd() < 0)  // memory gives whole extents only
         inside = std::any_of(index.entries.begin(), index.entries.end(),
                              [&](const ExtentEntry& entry) { return entry.offset == range.offset && entry.length == range.length; });
-      if (!inside) return Status(Code::kInvalid, "BLK22", "a range outside of its segment");
+      if (!inside)
+        return Status(Code::kInvalid, "BLK22", "a range outside of its segment", "the peer is damaged or of another version",
+                      "bring all workers to one version; run the job again");
     }
     bool any = std::any_of(read.ranges.begin(), read.ranges.end(), [](const ByteRange& range) { return range.length > 0; });
     RETURN_IF_ERROR(SendWireFrame(fd, WireKind::kOk, {}, -1, any));

@@ -299,7 +299,8 @@ Result<dag::SegmentInfo> BlockStore::Adopt(TaskAttempt producer, JobId job, int 
   int seals = ::fcntl(fd, F_GET_SEALS);
   struct stat info{};
   if (seals < 0 || (seals & kNeeded) != kNeeded || ::fstat(fd, &info) != 0)
-    return Status(Code::kInvalid, "BLK07", "the segment of " + ToString(producer) + " is refused", "it is not a sealed memfd");
+    return Status(Code::kInvalid, "BLK07", "the segment of " + ToString(producer) + " is refused", "it is not a sealed memfd",
+                  "bring all parts to one version; run the job again");
   auto bytes = static_cast<std::uint64_t>(info.st_size);
   auto segment = std::make_shared<Segment>();
   ASSIGN_OR_RETURN(segment->index, ParseSegment(fd, bytes, producer, job));

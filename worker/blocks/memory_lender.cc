@@ -51,8 +51,8 @@ class BorrowerImpl final : public MemoryBorrower {
   Status Ask(std::uint64_t id, std::uint64_t bytes) override {
     std::lock_guard lock(state_->mutex);
     if (borrower_->asks >= kAsksOfBorrowerMax)
-      return Status(Code::kResourceExhausted, "BLK36", "too many tasks of one executor wait for memory", "",
-                    "run fewer tasks at a time (--slots)");
+      return Status(Code::kResourceExhausted, "BLK36", "too many tasks of one executor wait for memory",
+                    "each ask is kept until it is answered", "run fewer tasks at a time (--slots)");
     ++borrower_->asks;
     state_->asks.push_back({borrower_, id, bytes});
     state_->freed.notify_all();

@@ -21,7 +21,9 @@ constexpr std::uint64_t kBaseBytes = 16ull << 20;  // huge pages of the block re
 Result<UniqueFd> ConnectUnix(const std::string& path, std::int64_t timeout_ms) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return Status(Code::kInvalid, "BLK30", "the block service's path is too long", path);
+  if (path.size() >= sizeof address.sun_path)
+    return Status(Code::kInvalid, "BLK30", "the block service's path is too long: " + path, "a socket's path has at most 107 bytes",
+                  "give the worker a shorter --dir");
   std::memcpy(address.sun_path, path.c_str(), path.size());
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)

@@ -123,8 +123,8 @@ struct RemoteBlocks::Impl {
     ASSIGN_OR_RETURN(Opened opened, DecodeOpened(answer.payload));
     auto lease = std::make_shared<LocalLease>(std::move(used), opened.lease, std::move(answer.fd));
     if (!lease->fd)
-      return Status(Code::kResourceExhausted, "BLK13", "no descriptor for the segment of " + ToString(segment.producer), "",
-                    "raise the open files limit");
+      return Status(Code::kResourceExhausted, "BLK13", "no descriptor for the segment of " + ToString(segment.producer),
+                    "the process has as many open as it may", "raise the open files limit");
     return NewFileExtentStream(lease->fd.get(), lease, opened.entries, segment.producer, pool);
   }
 };
@@ -219,8 +219,8 @@ class RemoteBlocks::Writer final : public dag::SegmentWriter {
   }
 
   Status NoDescriptor() const {
-    return Status(Code::kResourceExhausted, "BLK13", "no descriptor for the segment of " + ToString(producer_), "",
-                  "raise the open files limit");
+    return Status(Code::kResourceExhausted, "BLK13", "no descriptor for the segment of " + ToString(producer_),
+                  "the process has as many open as it may", "raise the open files limit");
   }
 
   Status MoveTo(UniqueFd to) {

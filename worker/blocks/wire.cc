@@ -169,7 +169,7 @@ Result<WireFrame> ReceiveWireFrame(int fd, std::uint32_t bytes_max, std::int64_t
   if (header.header_checksum != header.Checksum()) return Malformed();
   if (header.length > bytes_max)
     return Status(Code::kResourceExhausted, "BLK21", "a message about blocks has " + std::to_string(header.length) + " bytes",
-                  "the limit is " + std::to_string(bytes_max));
+                  "the limit is " + std::to_string(bytes_max), "bring all workers to one version; run the job again");
   frame.kind = static_cast<WireKind>(header.kind);
   // Grows with what really comes: a peer cannot make us allocate by claiming a length.
   constexpr std::size_t kStepBytes = 1u << 20;

@@ -144,7 +144,9 @@ Result<JobId> CheckToken(int fd, std::int64_t limit_ms, TokenOf token_of) {
   const std::string token = token_of(hello.job);
   // An unknown job takes the same way as a wrong token: its answer must not tell which jobs there are.
   const bool matches = ProofMatches(hello, token, nonce);
-  if (token.empty() || !matches) return Status(Code::kUnauthenticated, "BLK23", "a reader of blocks has the wrong token");
+  if (token.empty() || !matches)
+    return Status(Code::kUnauthenticated, "BLK23", "a reader of blocks has the wrong token", "its proof is wrong",
+                  "let it join this cluster");
   RETURN_IF_ERROR(SendProof(fd, hello, token, nonce));
   return hello.job;
 }

@@ -82,7 +82,8 @@ Status Daemon::Open() {
   if (user_.uid >= 0) {  // the token proves who may speak there; the mode only kept others out
     for (const std::string& path : {folder + "/blocks.sock", folder + "/artifacts", folder + "/jobs"})
       if (::chmod(path.c_str(), path.ends_with(".sock") ? 0666 : 0711) != 0)
-        return Status(Code::kUserError, "WORKER12", "cannot open " + path + " to the user of jobs", std::strerror(errno));
+        return Status(Code::kUserError, "WORKER12", "cannot open " + path + " to the user of jobs", std::strerror(errno),
+                      "name a folder of our own with --dir");
   }
   if (options_.use_cgroups) groups_ = ExecutorGroups::Open();
   if (groups_ == nullptr || !groups_->limits_memory())
@@ -208,7 +209,7 @@ void Daemon::OnRegistered(const wire::ToWorker& message) {
   CheckSilence();
   LOG(INFO) << "registered as worker " << worker_.value << " with " << store_->stats().segments << " segments; data on "
             << service_->data_address();
-  if (options_.on_registered) options_.on_registered(worker_);
+  if (options_.on_registered) options_.on_registered(worker_, options_.name);
   if (left_) TellDrain();  // the master's knowledge of it ended with the former registration
   Beat();
 }
@@ -246,25 +247,31 @@ void Daemon::LeaveIfUnneeded() {
   });
 }
 
-// Ranks wait for each other: one that is stopped, or hangs as a whole process, would hold all of them. Its executor says something each
-// second.
-void Daemon::EndSilentRanks() {
-  std::vector<ExecutorId> silent;
+// Every executor says something each second. One that is stopped, or hangs as a whole process, would keep its slots for as long as its job
+// lasts; and ranks wait for each other, so one of them would hold all.
+void Daemon::EndSilentExecutors() {
+  std::vector<std::pair<ExecutorId, std::int64_t>> silent;
   for (const auto& [id, executor] : executors_) {
-    executor->silent_ms = executor->checks.runs_ranks() ? executor->silent_ms + heartbeat_ms_ : 0;
-    if (executor->silent_ms < kRankSilentMs) continue;
+    if (!executor->checks.welcomed() || executor->stop_ordered) continue;  // they have limits of their own
+    const bool ranks = executor->checks.runs_ranks();
+    const std::int64_t most_ms = ranks && options_.silence_ms_max > 0 ? std::min(kRankSilentMs, options_.silence_ms_max)
+                                 : ranks                              ? kRankSilentMs
+                                                                      : options_.silence_ms_max;
+    executor->silent_ms += heartbeat_ms_;
+    if (most_ms <= 0 || executor->silent_ms < most_ms) continue;
+    silent.emplace_back(id, most_ms);
     executor->silent_ms = 0;
-    silent.push_back(id);
   }
-  for (ExecutorId id : silent)
+  for (const auto& [id, most_ms] : silent)
     if (Executor* executor = Find(id))
-      EndExecutor(*executor, Status(Code::kUnavailable, "WORKER36", "an executor on " + options_.name + " fell silent",
-                                    "it runs ranks of a gang and said nothing for " + std::to_string(kRankSilentMs / 1000) + " s",
-                                    "none needed: the gang is formed anew"));
+      EndExecutor(*executor,
+                  Status(Code::kUnavailable, "WORKER36", "an executor on " + options_.name + " fell silent",
+                         "its process is stopped, or gets no processor: it said nothing for " + std::to_string(most_ms / 1000) + " s",
+                         "none needed: its tasks are run again (worker.executor_silence says how long it may)"));
 }
 
 void Daemon::Beat() {
-  EndSilentRanks();
+  EndSilentExecutors();
   blocks::StoreStats stats = store_->stats();
   for (const auto& [id, executor] : executors_)
     if (executor->pid != 0 && !executor->process_gone) pss_bytes_max_ = std::max(pss_bytes_max_, PssBytes(executor->pid));
@@ -309,7 +316,8 @@ void Daemon::OnMasterFrame(const std::string& payload) {
   heard_ms_ = rpc::EventLoop::NowMs();
   wire::ToWorker message;
   if (!message.ParseFromString(payload))
-    return OnMasterGone(Status(Code::kVersionSkew, "WORKER22", "a message of the master cannot be read"));
+    return OnMasterGone(Status(Code::kVersionSkew, "WORKER22", "a message of the master cannot be read",
+                               "it is damaged or of a newer version", "bring worker and master to one version"));
   if (message.has_refused()) {
     Status status = dag::FromWire(message.refused().failure());
     if (status.code() != Code::kUnavailable && status.code() != Code::kStale) return ended_(status);

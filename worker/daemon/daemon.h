@@ -97,7 +97,7 @@ class Daemon {
   void OnMasterFrame(const std::string& payload);
   void OnRegistered(const wire::ToWorker& message);
   void Beat();
-  void EndSilentRanks();
+  void EndSilentExecutors();
   void CheckSilence();
   void Send(wire::FromWorker* message);
   void TellDrain();

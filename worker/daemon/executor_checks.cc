@@ -94,7 +94,8 @@ Result<ExecutorChecks::Verdict> ExecutorChecks::OnMessage(const std::string& pay
 Status ExecutorChecks::OnOrder(const std::string& payload) {
   wire::ToExecutor order;
   if (!order.ParseFromString(payload))
-    return Status(Code::kInvalid, "WORKER22", "an order to an executor cannot be read", "", "upgrade this worker");
+    return Status(Code::kInvalid, "WORKER22", "an order to an executor cannot be read", "it is damaged or of a newer version",
+                  "upgrade this worker");
   if (order.has_run_task()) {
     tasks_[dag::FromWire(order.run_task().id())] = order.run_task().verify();
     if (order.run_task().has_gang()) ranks_.insert(dag::FromWire(order.run_task().id()));

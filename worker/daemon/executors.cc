@@ -16,6 +16,7 @@
 
 #include "base/escape.h"
 #include "base/job_name.h"
+#include "dag/failure_tags.h"
 #include "dag/operator_memory.h"
 #include "dag/wire/wire.h"
 #include "proto/executor.pb.h"
@@ -26,6 +27,12 @@
 
 namespace ropewalk::worker {
 namespace {
+
+Status SocketClosed(const std::string& what) {
+  return Status(Code::kUserError, dag::kSocketClosedTag, what,
+                "the job's code closed descriptors that it did not open (closefrom, close_range, a loop over close)",
+                "close only what the job opened: an executor speaks to its worker through one of them");
+}
 
 constexpr std::int64_t kPipeGraceMs = 2'000;  // for a pipe that outlives its executor
 constexpr std::int64_t kSocketGraceMs = 1'000;
@@ -91,8 +98,8 @@ void Daemon::StartExecutor(const wire::StartExecutorOrder& order) {
   jobs_[job].executors.insert(id);
   service_->AllowJob(job, order.job_token());
   if (!job || order.spec().artifacts().empty() || order.slots() == 0 || order.slots() > kSlotsMax)
-    return EndExecutor(started,
-                       Status(Code::kInvalid, "WORKER22", "an order to start an executor cannot be right", "no job, executable or slots"));
+    return EndExecutor(started, Status(Code::kInvalid, "WORKER22", "an order to start an executor cannot be right",
+                                       "no job, executable or slots", "bring worker and master to one version"));
   for (const std::string& sha256 : order.spec().artifacts()) {
     if (jobs_[job].pinned.insert(sha256).second) artifacts_->Pin(sha256);
     if (!artifacts_->Has(sha256)) started.missing.insert(sha256);
@@ -173,7 +180,8 @@ Result<std::vector<std::string>> Daemon::PlaceFiles(Executor& executor, std::str
     if (i == 0 && name.empty()) name = "job";
     if (name.empty())
       return Status(Code::kInvalid, "WORKER26", "a library of the job has an impossible name",
-                    EscapeForLog(spec.artifact_names_size() > i ? spec.artifact_names(i) : ""));
+                    EscapeForLog(spec.artifact_names_size() > i ? spec.artifact_names(i) : "it has none"),
+                    "submit again, with client and master of one version");
     std::string at = (i == 0 ? folder + "/bin/" : lib + "/") + name;
     const std::string artifact = artifacts_->PathOf(spec.artifacts(i));
     if (user_.uid >= 0 && ::chmod(artifact.c_str(), 0555) != 0) return PlaceFailed(artifact, std::strerror(errno));
@@ -251,8 +259,7 @@ Status Daemon::Spawn(Executor& executor) {
         loop_.After(kSocketGraceMs, [this, alive = alive_, id] {
           Executor* late = *alive ? Find(id) : nullptr;
           if (late != nullptr && !late->process_gone)
-            EndExecutor(*late,
-                        Status(Code::kUserError, "WORKER32", "an executor closed its socket and went on", "", "leave descriptor 3 alone"));
+            EndExecutor(*late, SocketClosed("an executor on " + options_.name + " closed its socket and went on"));
         });
       });
   auto reader = [&](UniqueFd pipe, bool is_stderr) {
@@ -452,6 +459,8 @@ void Daemon::Finish(ExecutorId id) {
     else if (exit.signal == SIGKILL && OutOfMemoryKills() > executor->memory_kills_before)
       reason = Status(Code::kResourceExhausted, "WORKER29", who, "the machine ran out of memory",
                       "give the worker less memory, or the job more partitions");
+    else if (exit.signal == 0 && exit.exit_code == dag::kExitSocketClosed)
+      reason = SocketClosed(who);
     else if (exit.signal != 0 && !CrashedByItself(exit.signal))
       reason = Status(Code::kUnavailable, "WORKER30", who, "somebody killed it", "none needed: the job goes on");
     else
@@ -476,7 +485,8 @@ void Daemon::Finish(ExecutorId id) {
     }
   }
   Send(&message);
-  LOG(INFO) << "executor " << id.value << " of " << JobName(executor->job) << ": " << words;
+  LOG(INFO) << "executor " << id.value << " of " << JobName(executor->job) << ": " << words
+            << (reason.ok() ? "" : "; " + EscapeForLog(reason.what() + ": " + reason.why()));
 
   if (groups_ != nullptr) groups_->Remove(id.value);
   std::error_code error;

@@ -83,14 +83,15 @@ Link::Link(std::unique_ptr<rpc::Channel> channel, rpc::EventLoop& loop, std::fun
     try {
       shared->Receive();
     } catch (const std::exception& e) {
-      shared->End(Status(Code::kResourceExhausted, "WORKER15", "a message could not be taken in", e.what()));
+      shared->End(
+          Status(Code::kResourceExhausted, "WORKER15", "a message could not be taken in", e.what(), "give the process more memory"));
     }
   });
   shared_->sender = std::thread([shared = shared_.get()] {
     try {
       shared->SendQueued();
     } catch (const std::exception& e) {
-      shared->End(Status(Code::kResourceExhausted, "WORKER15", "a message could not be sent", e.what()));
+      shared->End(Status(Code::kResourceExhausted, "WORKER15", "a message could not be sent", e.what(), "give the process more memory"));
     }
   });
 }

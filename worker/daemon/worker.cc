@@ -53,8 +53,8 @@ Result<UniqueFd> LockFolder(const std::string& folder, const std::string& name) 
 
 Status RunWorker(WorkerOptions options) {
   if (options.state_dir.empty() || options.state_dir[0] != '/')
-    return Status(Code::kInvalid, "WORKER10", "the state folder \"" + options.state_dir + "\" is not an absolute path", "",
-                  "name one with --dir");
+    return Status(Code::kInvalid, "WORKER10", "the state folder \"" + options.state_dir + "\" is not an absolute path",
+                  "a daemon has no folder of its own that it could be relative to", "name one with --dir");
   if (options.slots == 0) options.slots = std::max(1u, std::thread::hardware_concurrency());
   if (options.memory_bytes == 0) options.memory_bytes = MachineMemoryBytes() / 2;
   if (options.name.empty()) options.name = HostName() + "-" + std::to_string(::getpid());

@@ -29,11 +29,12 @@ struct WorkerOptions {
   std::string state_dir;                     // made 0700; one worker at a time
   std::string data_address = "127.0.0.1:0";  // where other workers read blocks; loopback only
   std::int64_t reconnect_ms_max = 3'000;
-  std::int64_t drain_ms_max = 60'000;  // how long SIGTERM waits for running tasks, and for jobs that need what lies here
-  std::string job_user;                // whom executors run as; "": as the worker. Only root can change users
+  std::int64_t drain_ms_max = 60'000;    // how long SIGTERM waits for running tasks, and for jobs that need what lies here
+  std::int64_t silence_ms_max = 30'000;  // an executor that says nothing for so long is ended; 0: never, but for ranks
+  std::string job_user;                  // whom executors run as; "": as the worker. Only root can change users
   bool use_cgroups = true;
-  std::uint64_t artifact_bytes_max = 16ull << 30;  // executables and libraries; those of live jobs are never dropped
-  std::function<void(WorkerId)> on_registered;     // after each registration, from the control thread; may be empty
+  std::uint64_t artifact_bytes_max = 16ull << 30;                        // executables and libraries; those of live jobs are never dropped
+  std::function<void(WorkerId, const std::string& name)> on_registered;  // after each registration, from the control thread; may be empty
 };
 
 // Serves until a signal comes; OK after an orderly stop. SIGTERM drains: no new tasks, running ones finish, segments are served until no
