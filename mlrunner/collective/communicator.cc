@@ -37,9 +37,10 @@ class Connected : public Communicator {
         pools_(std::move(mesh.pools)),
         shares_memory_(mesh.shares_memory) {
     transport_ = MakeTransport(&mesh);
+    one_sided_ = std::make_unique<OneSided>(rank(), ranks(), transport_.get(), Engine::kOneSided);
     native_ = std::make_unique<NativeDesk>(options_.native, transport_.get());
-    cache_ = std::make_unique<InstanceCache>(rank(), transport_.get(), Means{.native = native_.get()});
-    engine_ = std::make_unique<Engine>(rank(), ranks(), options_.credit_bytes, transport_.get(), cache_.get(),
+    cache_ = std::make_unique<InstanceCache>(rank(), transport_.get(), Means{.native = native_.get(), .one_sided = one_sided_.get()});
+    engine_ = std::make_unique<Engine>(rank(), ranks(), options_.credit_bytes, transport_.get(), one_sided_.get(), cache_.get(),
                                        [this](const Status& why) { Abort(why); });
     std::lock_guard lock(links_mutex_);
     links_ = std::make_unique<Links>(rank(), std::move(mesh.links),
@@ -78,6 +79,19 @@ class Connected : public Communicator {
                   "it has " + std::to_string(options_.pool_bytes) + " bytes", "raise pool_bytes");
   }
   void Free(char* memory) override { transport_->Free(memory); }
+
+  Result<Window> MakeWindow(std::size_t bytes) override {
+    Result<std::int32_t> made = one_sided_->AddWindow(bytes);
+    engine_->ServePeers();
+    // A rank without room says so to all, which would wait for it otherwise.
+    static_assert(sizeof(OneSided::Place) == 16);
+    std::vector<OneSided::Place> places(static_cast<std::size_t>(ranks()));
+    places[rank()] = made.ok() ? one_sided_->PlaceOf(*made) : OneSided::Place{.bytes = -1};
+    RETURN_IF_ERROR(AllReduce({.in = places.data(), .out = places.data(), .count = 2 * ranks(), .dtype = Dtype::kI64, .name = "window"}));
+    RETURN_IF_ERROR(made.status());
+    RETURN_IF_ERROR(one_sided_->SetPlaces(*made, places));
+    return Window{.memory = one_sided_->MemoryOf(*made), .bytes = bytes, .number = *made};
+  }
 
   Status Run(const CollectiveCall& call) override {
     ASSIGN_OR_RETURN(Instance * instance, Prepare(call));
@@ -136,6 +150,12 @@ class Connected : public Communicator {
                     .deterministic = call.deterministic};
     const bool is_counted = call.collective == Collective::kAllToAllV;
     if (call.codec != nullptr) request.codecs.push_back(*call.codec);
+    if (call.mixing != nullptr) request.mixing = *call.mixing;
+    const bool mixes = call.collective == Collective::kMix;
+    if (mixes != (call.mixing != nullptr) || mixes != (call.window != nullptr))
+      return Status(Code::kInvalid, "COLL10",
+                    std::string(Name(call.collective)) + ": a mixing matrix or a window is missing, or has no place", "",
+                    "give both to a mixing call, and to no other");
     if ((is_counted != (call.counts != nullptr)) || (call.received != nullptr && !is_counted) ||
         (call.codec != nullptr && call.codec->error_feedback != (call.residual != nullptr)))
       return Status(Code::kInvalid, "COLL10", std::string(Name(call.collective)) + ": counts or residual are missing, or have no place");
@@ -169,6 +189,8 @@ class Connected : public Communicator {
       if (named[b].name == "residual") buffers[b] = call.residual;
       if (named[b].name == "sum_residual") buffers[b] = call.residual + call.count;
     }
+    for (std::size_t b = 0; b < named.size(); ++b)
+      if (named[b].role == Role::kWindow) RETURN_IF_ERROR(instance->BindWindow(static_cast<std::int32_t>(b), call.window->number));
     return instance->Bind(buffers);
   }
 
@@ -182,6 +204,7 @@ class Connected : public Communicator {
   const std::vector<SharedMemory> pools_;
   const bool shares_memory_;
   std::unique_ptr<Transport> transport_;
+  std::unique_ptr<OneSided> one_sided_;
   std::unique_ptr<NativeDesk> native_;
   std::unique_ptr<InstanceCache> cache_;
   std::unique_ptr<Engine> engine_;

@@ -61,6 +61,13 @@ struct Rendezvous {
 // `gang` must outlive the communicator.
 Rendezvous RendezvousOf(dag::GangContext* gang);
 
+// Memory of this rank that the others put into: one of the same number on each rank.
+struct Window {
+  char* memory = nullptr;
+  std::size_t bytes = 0;
+  std::int32_t number = 0;
+};
+
 enum class Wire : std::uint8_t { kByMachine, kShared, kTcp };
 
 struct CommunicatorOptions {
@@ -98,6 +105,11 @@ struct CollectiveCall {
   // have for this one lies in `out` in their order; how much each had is put into `received`, if that is given.
   const std::int64_t* counts = nullptr;
   std::int64_t* received = nullptr;
+  // Mixing with neighbours: out of rank i = the sum over j of mixing[i][j] times in of rank j; the same matrix on all ranks. The window has
+  // room for one vector of each rank that this one takes from, and belongs to calls of one kind. "window" waits for this round's vectors,
+  // "window_relaxed" takes what is there, whoever stands still.
+  const std::vector<std::vector<double>>* mixing = nullptr;
+  const Window* window = nullptr;
 };
 
 struct SubmitOptions {
@@ -123,12 +135,17 @@ class Communicator {
   virtual Result<char*> Allocate(std::size_t bytes) = 0;
   virtual void Free(char* memory) = 0;
 
+  // A blocking call: all ranks make their windows in the same order, of lengths of their own. Zeroed; it lives as long as the communicator.
+  // From then on this rank serves its peers while its program computes. kResourceExhausted (COLL13) on all ranks when one has no room.
+  virtual Result<Window> MakeWindow(std::size_t bytes) = 0;
+
   // Runs `call` to the end. The calling thread drives it, and what was submitted beside it.
   virtual Status Run(const CollectiveCall& call) = 0;
   Status AllReduce(CollectiveCall call) { return As(Collective::kAllreduce, call); }
   Status Broadcast(CollectiveCall call) { return As(Collective::kBroadcast, call); }
   Status SendRecv(CollectiveCall call) { return As(Collective::kSendRecv, call); }
   Status AllToAllV(CollectiveCall call) { return As(Collective::kAllToAllV, call); }
+  Status Mix(CollectiveCall call) { return As(Collective::kMix, call); }
   Status Barrier() { return As(Collective::kBarrier, {.name = "barrier"}); }
 
   // Begins `call`; its buffers belong to the communicator until Wait() has returned for it.

@@ -195,7 +195,10 @@ class TimeMachine : public Machine {
       Go(rank);
     };
     if (step.op == Op::kGet) {
-      Sent(to, at.channel(), rank, bytes);
+      // The peer's memory is read; nothing of its program knows.
+      report_.sent_bytes[to] += bytes;
+      ++report_.sent_messages[to];
+      if (options_.trace) report_.trace[rank].push_back({false, at.channel(), to, bytes});
       queue_.At(when, [this, rank, to, bytes, done] {
         network_.Send(rank, to, 0, [this, rank, to, bytes, done] { network_.Send(to, rank, bytes, done); });
       });

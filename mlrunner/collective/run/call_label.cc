@@ -1,6 +1,7 @@
 #include "mlrunner/collective/run/call_label.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/escape.h"
@@ -31,6 +32,8 @@ CallLabel LabelOf(const Header& header, std::int64_t count, std::string_view nam
     add(static_cast<std::uint64_t>(codec.bits) << 32 | static_cast<std::uint64_t>(codec.bucket_elements));
     add(codec.error_feedback);
   }
+  for (const auto& row : request.mixing)
+    for (double weight : row) add(std::bit_cast<std::uint64_t>(weight));
   label.fingerprint = hash == 0 ? 1 : hash;
   return label;
 }

@@ -37,6 +37,9 @@ Choice Choose(const Request& request, std::int64_t count, bool shares_memory, st
     case Collective::kAllToAllV:
       choice.algorithm = "all_to_all_v";
       break;
+    case Collective::kMix:
+      choice.algorithm = "window";
+      break;
     default:
       break;
   }

@@ -7,11 +7,12 @@
 
 namespace ropewalk::collective {
 
-Engine::Engine(std::int32_t rank, std::int32_t ranks, std::int64_t credit_bytes, Transport* transport, InstanceCache* cache,
-               std::function<void(const Status&)> on_failed)
+Engine::Engine(std::int32_t rank, std::int32_t ranks, std::int64_t credit_bytes, Transport* transport, OneSided* one_sided,
+               InstanceCache* cache, std::function<void(const Status&)> on_failed)
     : rank_(rank),
       ranks_(ranks),
       transport_(transport),
+      one_sided_(one_sided),
       cache_(cache),
       on_failed_(std::move(on_failed)),
       to_say_(ranks),
@@ -26,6 +27,14 @@ Engine::Engine(std::int32_t rank, std::int32_t ranks, std::int64_t credit_bytes,
 }
 
 Engine::~Engine() { Stop(); }
+
+void Engine::ServePeers() {
+  {
+    std::lock_guard lock(mutex_);
+    serves_.store(true);
+  }
+  changed_.notify_all();
+}
 
 void Engine::Stop() {
   {
@@ -120,11 +129,11 @@ void Engine::Drive(const std::atomic<bool>& is_done) {
 void Engine::DriveForNobody() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || (outstanding_.load() > 0 && !has_driver_ && callers_.load() == 0); });
+    changed_.wait(lock, [&] { return stop_ || (HasWork() && !has_driver_ && callers_.load() == 0); });
     if (stop_) return;
     has_driver_ = true;
     own_drives_.store(true);
-    while (outstanding_.load() > 0 && callers_.load() == 0 && !stop_) {
+    while (HasWork() && callers_.load() == 0 && !stop_) {
       lock.unlock();
       // Whoever computes on this core needs it more than a faster answer does.
       if (!Step()) transport_->Wait(false);
@@ -144,6 +153,13 @@ bool Engine::Step() {
   if (has_failed_.load(std::memory_order_acquire)) {
     EndAll();
     return true;
+  }
+  if (serves_.load(std::memory_order_relaxed)) {
+    moved = one_sided_->Serve() || moved;
+    if (!one_sided_->status().ok()) {
+      on_failed_(one_sided_->status());
+      return true;
+    }
   }
   if (outstanding_.load(std::memory_order_relaxed) > 0) moved = Talk() || moved;
   if (blocking_ != nullptr) {

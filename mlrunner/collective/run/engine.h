@@ -2,6 +2,7 @@
 //
 // Lanes are sets of channels. Lane 0 is for the blocking call; on the others submitted calls run side by side, where rank 0's orders put
 // them. One channel more carries what ranks say about submitted calls: a rank tells rank 0 of each, rank 0 tells all which begins where.
+// The last one carries one-sided work: once there are windows the thread of this object does what peers ask for, while nobody waits here.
 //
 // Owner: a communicator. Thread rule: any thread may call. One at a time drives: the one whose blocking call or wait it is, otherwise the
 // thread of this object; state that says "of the driver" belongs to it.
@@ -45,12 +46,15 @@ class Engine {
   static constexpr std::int32_t kLanes = 3;           // for submitted calls
   static constexpr std::int32_t kChannelsOfLane = 2;  // what a plan may have
   static constexpr std::int32_t kControl = (1 + kLanes) * kChannelsOfLane;
-  static constexpr std::int32_t kChannels = kControl + 1;
+  static constexpr std::int32_t kOneSided = kControl + 1;  // frames of one-sided work
+  static constexpr std::int32_t kChannels = kOneSided + 1;
 
   // `on_failed` is called once, from the driver, when this rank's transport fails.
-  Engine(std::int32_t rank, std::int32_t ranks, std::int64_t credit_bytes, Transport* transport, InstanceCache* cache,
+  Engine(std::int32_t rank, std::int32_t ranks, std::int64_t credit_bytes, Transport* transport, OneSided* one_sided, InstanceCache* cache,
          std::function<void(const Status&)> on_failed);
   ~Engine();
+  // From now on there is somebody to serve at any time.
+  void ServePeers();
   // Drives no more for nobody.
   void Stop();
 
@@ -78,6 +82,8 @@ class Engine {
     std::deque<std::uint64_t> ordered;  // that begin there when what runs has ended
   };
 
+  // Whether there is something to do for nobody in particular.
+  bool HasWork() const { return outstanding_.load() > 0 || (serves_.load() && !has_failed_.load()); }
   void Drive(const std::atomic<bool>& is_done);
   void DriveForNobody();
   // Of the driver. One look at everything; false: nothing can go on.
@@ -101,12 +107,14 @@ class Engine {
 
   const std::int32_t rank_, ranks_;
   Transport* const transport_;
+  OneSided* const one_sided_;
   InstanceCache* const cache_;
   const std::function<void(const Status&)> on_failed_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   bool has_driver_ = false, stop_ = false;
+  std::atomic<bool> serves_{false};
   std::vector<std::shared_ptr<Submission>> inbox_;
   Submission* blocking_next_ = nullptr;
   std::uint64_t submitted_ = 0, called_ = 0;

@@ -27,14 +27,22 @@ bool CanRun(Op op) {
     case Op::kDecode:
     case Op::kCounts:
     case Op::kFlush:
+    case Op::kContribute:
+    case Op::kPut:
+    case Op::kGet:
+    case Op::kAccumulate:
+    case Op::kNotify:
+    case Op::kWait:
     case Op::kNative:
     case Op::kLoop:
     case Op::kEndLoop:
       return true;
-    default:
-      return false;
   }
+  return false;
 }
+
+// What goes past the edges.
+bool IsOneSided(Op op) { return op == Op::kPut || op == Op::kGet || op == Op::kAccumulate || op == Op::kNotify; }
 
 // A message that is only stored lands where it belongs.
 bool LandsInPlace(const Step& step, const Program& program) {
@@ -45,7 +53,7 @@ bool LandsInPlace(const Step& step, const Program& program) {
 
 // The chunk that goes to `to`; kNone: none does.
 std::int32_t SentBy(const Step& step, const Program& program) {
-  if (step.to == kNone || step.op == Op::kFlush) return kNone;
+  if (step.to == kNone || step.op == Op::kFlush || IsOneSided(step.op)) return kNone;
   return step.dst != kNone ? step.dst : program.operands[step.first_operand].chunk;
 }
 
@@ -61,6 +69,28 @@ Instance::Instance(const Header* header, const Program* program, Layout layout, 
       native_calls_(program->channels.size()) {
   for (std::int32_t rank = 0; rank < header->request.ranks; ++rank) all_ranks_.push_back(rank);
   ready_.reserve(program->channels.size());
+  windows_.assign(header->buffers.size(), -1);
+  is_counted_ = header->counter_count > 0;
+  for (const Buffer& buffer : header->buffers) is_counted_ = is_counted_ || buffer.role == Role::kWindow;
+  // A label is shown on all that messages may come on, also where this rank takes none.
+  channels_ = is_counted_ ? CountChannels() : header->channel_count;
+  for (const Step& step : program->steps)
+    if (step.op == Op::kContribute) contribution_ = &step;
+}
+
+// Channels whose steps only wait, put or notify need none of the transport's.
+std::int32_t Instance::CountChannels() const {
+  std::int32_t count = 0;
+  for (const Edge& edge : program_->edges) count = std::max(count, edge.channel + 1);
+  for (std::size_t c = 0; c < program_->channels.size(); ++c)
+    for (std::int32_t s = 0; s < program_->channels[c].step_count; ++s) {
+      const Step& step = program_->steps[program_->channels[c].first_step + s];
+      bool needs = step.op == Op::kNative;
+      for (std::int32_t i = step.first_operand; i < step.first_operand + step.operand_count; ++i)
+        needs = needs || program_->operands[i].peer != kNone;
+      if (needs) count = std::max(count, static_cast<std::int32_t>(c) + 1);
+    }
+  return count;
 }
 
 Result<std::unique_ptr<Instance>> Instance::Make(const Header* header, const Program* program, const Sizes& sizes, Transport* transport,
@@ -69,9 +99,9 @@ Result<std::unique_ptr<Instance>> Instance::Make(const Header* header, const Pro
   for (const Step& step : program->steps) {
     bool slot_memory = step.to != kNone && step.dst == kNone &&
                        !(step.op == Op::kSend && step.scale == kNone && program->operands[step.first_operand].scale == kNone);
-    if (!CanRun(step.op) || (slot_memory && step.op != Op::kFlush))
+    if (!CanRun(step.op) || (slot_memory && step.op != Op::kFlush && !IsOneSided(step.op)))
       return Status(Code::kInvalid, "COLL12", header->algorithm + ": " + std::string(Name(step.op)) + " cannot be run",
-                    slot_memory ? "the result is sent and not stored" : "such steps are proved and simulated so far");
+                    slot_memory ? "the result is sent and not stored" : "there is no machine for such steps");
   }
   for (const Codec& codec : header->request.codecs) RETURN_IF_ERROR(CheckCodec(codec));
   if (!header->request.codecs.empty() && header->accumulator != Dtype::kF32)
@@ -101,8 +131,13 @@ Result<std::unique_ptr<Instance>> Instance::Make(const Header* header, const Pro
                     "the transport's pool is full", "give it a larger pool, or cut the vector into segments");
   }
 
-  for (const Step& step : program->steps)
+  if (instance->is_counted_ && means.one_sided == nullptr)
+    return Status(Code::kInvalid, "COLL12", header->algorithm + ": windows and counters cannot be run", "nobody here does one-sided work",
+                  "run it through a communicator");
+  for (const Step& step : program->steps) {
     if (step.op == Op::kNative) RETURN_IF_ERROR(instance->CheckNative(step));
+    if (IsOneSided(step.op) && step.op != Op::kNotify) RETURN_IF_ERROR(instance->CheckOneSided(step));
+  }
   RETURN_IF_ERROR(instance->Prepare());
   return instance;
 }
@@ -195,7 +230,7 @@ Status Instance::SetCounts(std::span<const std::int64_t> counts, std::int64_t ro
 Status Instance::Bind(std::span<void* const> buffers) {
   bool any_is_private = false;
   for (std::size_t b = 0; b < buffers.size() && b < memory_.size(); ++b) {
-    if (header_->buffers[b].role == Role::kScratch) continue;
+    if (header_->buffers[b].role == Role::kScratch || windows_[b] >= 0) continue;
     const auto buffer = static_cast<std::int32_t>(b);
     memory_[b] = static_cast<char*>(buffers[b]);
     // Lengths that are learned at run time are not known yet: then the place decides.
@@ -220,18 +255,38 @@ Status Instance::Bind(std::span<void* const> buffers) {
   return {};
 }
 
-void Instance::Start(std::int32_t first_channel, const CallLabel& label) {
+Status Instance::BindWindow(std::int32_t buffer, std::int32_t window) {
+  const std::int64_t bytes = layout_.ElementsOf(buffer) * layout_.BytesOfElement(buffer);
+  if (means_.one_sided->BytesOf(window) < bytes)
+    return Status(Code::kInvalid, "COLL27",
+                  header_->algorithm + ": a window of " + std::to_string(means_.one_sided->BytesOf(window)) + " bytes is too short",
+                  std::to_string(bytes) + " are needed", "make it as long on all ranks");
+  windows_[buffer] = window;
+  memory_[buffer] = means_.one_sided->MemoryOf(window);
+  return {};
+}
+
+void Instance::Start(std::int32_t first_channel, const CallLabel& label, bool is_called) {
   interpreter_->Restart();
   first_channel_ = first_channel;
-  has_ended_ = false;
+  label_ = label;
+  has_ended_ = has_contributed_ = false;
   std::fill(natives_.begin(), natives_.end(), Native::kNone);
-  transport_->SetLabel(first_channel, header_->channel_count, label);
+  transport_->SetLabel(first_channel, channels_, label);
+  if (is_counted_) call_ = {.lane = first_channel, .number = means_.one_sided->Begin(first_channel, label)};
+  is_called_ = is_called;
+  for (std::size_t c = 0; c < program_->channels.size(); ++c)
+    if (program_->channels[c].start == collective::Start::kLocalCall) interpreter_->SetStarted(static_cast<std::int32_t>(c), is_called);
 }
 
 bool Instance::IsFlushed() const {
   for (const Edge& edge : program_->edges)
     if (!transport_->IsFlushed(edge.peer, first_channel_ + edge.channel)) return false;
-  return true;
+  if (!is_counted_) return true;
+  for (std::int32_t channel = 0; channel < header_->channel_count; ++channel)
+    for (std::int32_t peer = 0; peer < header_->request.ranks; ++peer)
+      if (!means_.one_sided->IsDone(first_channel_, channel, peer)) return false;
+  return means_.one_sided->IsIdle(first_channel_);
 }
 
 Outcome Instance::Advance() {
@@ -243,7 +298,7 @@ Outcome Instance::Advance() {
   }
   // The caller may write to its buffers as soon as it is done.
   const bool is_flushed = IsFlushed();
-  if (!transport_->status().ok()) return Outcome::kFailed;
+  if (!status().ok()) return Outcome::kFailed;
   return is_flushed ? Outcome::kDone : Outcome::kBlocked;
 }
 
@@ -263,6 +318,7 @@ Status Instance::RunToTheEnd() {
       case Outcome::kFailed:
         return status();
       case Outcome::kBlocked:
+        if (is_counted_ && means_.one_sided->Serve()) break;
         transport_->Wait(true);
         if (!transport_->status().ok()) return transport_->status();
         break;
@@ -349,6 +405,107 @@ Outcome Instance::LearnCounts(const Interpreter& at, const Step& step) {
   return Outcome::kDone;
 }
 
+// ---- one-sided and eager steps ---------------------------------------------------------------------------------------------------------
+
+std::vector<std::int64_t> RaisesOf(const Plan& plan, std::int32_t rank) {
+  std::vector<std::int64_t> raises(plan.programs.size());
+  for (const Program& program : plan.programs) {
+    // Loops are bound to sizes that are not known here, but each is done at least once.
+    for (const Step& step : program.steps) raises[program.rank] += step.op == Op::kNotify && step.to == rank;
+  }
+  return raises;
+}
+
+Status Instance::CheckOneSided(const Step& step) const {
+  const std::int32_t local = step.op == Op::kGet ? step.dst : program_->operands[step.first_operand].chunk;
+  const bool scaled = step.scale != kNone || (step.op != Op::kGet && program_->operands[step.first_operand].scale != kNone);
+  const Buffer& remote = header_->buffers[program_->chunks[step.remote].buffer];
+  if (remote.role == Role::kWindow && !scaled && DtypeOf(program_->chunks[step.remote].buffer) == DtypeOf(program_->chunks[local].buffer))
+    return {};
+  return Status(Code::kInvalid, "COLL12", header_->algorithm + ": " + std::string(Name(step.op)) + " cannot be run",
+                remote.name + " is no window, or the chunk is scaled or of another type", "copy it to scratch first");
+}
+
+Outcome Instance::TryOneSided(const Interpreter& at, const Step& step) {
+  OneSided& one_sided = *means_.one_sided;
+  if (step.op == Op::kNotify) {
+    one_sided.Notify(call_, step.to, step.counter, label_);
+    if (trace_ != nullptr && step.to != program_->rank) trace_->push_back({true, at.channel(), step.to, 0});
+    return Outcome::kDone;
+  }
+  const std::int32_t buffer = program_->chunks[step.remote].buffer;
+  const std::int64_t element_bytes = layout_.BytesOfElement(buffer);
+  const std::int32_t local = step.op == Op::kGet ? step.dst : program_->operands[step.first_operand].chunk;
+  OneSided::Work work{.op = step.op,
+                      .lane = first_channel_,
+                      .channel = at.channel(),
+                      .peer = step.to,
+                      .window = windows_[buffer],
+                      .offset_bytes = at.At(step.remote).offset * element_bytes,
+                      .bytes = at.At(step.remote).count * element_bytes,
+                      .relaxed = header_->buffers[buffer].relaxed,
+                      .dtype = DtypeOf(buffer),
+                      .accumulator = AccumulatorOf(DtypeOf(buffer)),
+                      .fold = header_->op};
+  (step.op == Op::kGet ? work.into : const_cast<char*&>(work.from)) = PlaceOf(at, local);
+  const Outcome outcome = one_sided.Do(work);
+  if (outcome == Outcome::kDone && trace_ != nullptr) trace_->push_back({step.op != Op::kGet, at.channel(), step.to, work.bytes});
+  return outcome;
+}
+
+Outcome Instance::TryWait(const Step& step) {
+  if (means_.one_sided->CountOf(call_, step.counter) >= step.threshold) return Outcome::kDone;
+  means_.one_sided->MissWhoLeft(call_, means_.raises);
+  return means_.one_sided->status().ok() ? Outcome::kBlocked : Outcome::kFailed;
+}
+
+Outcome Instance::TryContribute(const Interpreter& at, const Step& step) {
+  const Operand* operands = program_->operands.data() + step.first_operand;
+  const std::size_t bytes = BytesOf(at, step.dst);
+  char* to = PlaceOf(at, step.dst);
+  if (is_called_) {
+    std::memcpy(to, PlaceOf(at, operands[0].chunk), bytes);
+  } else if (step.operand_count > 1) {
+    // It is owed no longer.
+    char* state = PlaceOf(at, operands[1].chunk);
+    std::memcpy(to, state, bytes);
+    std::memset(state, 0, bytes);
+  } else {
+    std::memset(to, 0, bytes);
+  }
+  if (step.aux != kNone) {
+    const std::int32_t fresh = is_called_ ? 1 : 0;
+    const Row row{&fresh, Dtype::kI32, 1};
+    const Dtype dtype = DtypeOf(program_->chunks[step.aux].buffer);
+    FoldRows(ReduceOp::kSum, AccumulatorOf(dtype), {&row, 1}, 1, dtype, PlaceOf(at, step.aux), at.At(step.aux).count);
+  }
+  has_contributed_ = true;
+  return Outcome::kDone;
+}
+
+bool Instance::Come() {
+  is_called_ = true;
+  has_ended_ = false;
+  for (std::size_t c = 0; c < program_->channels.size(); ++c)
+    if (program_->channels[c].start == collective::Start::kLocalCall) interpreter_->SetStarted(static_cast<std::int32_t>(c), true);
+  if (!has_contributed_) return true;
+  if (contribution_->operand_count > 1) {
+    const Operand* operands = program_->operands.data() + contribution_->first_operand;
+    // At most one vector is owed: that this rank was missed has given away what was owed before.
+    std::memcpy(PlaceOf(*interpreter_, operands[1].chunk), PlaceOf(*interpreter_, operands[0].chunk),
+                BytesOf(*interpreter_, operands[0].chunk));
+  }
+  return false;
+}
+
+std::int32_t Instance::RelaxedRead(const Step& step) const {
+  for (std::int32_t i = step.first_operand; i < step.first_operand + step.operand_count; ++i) {
+    const std::int32_t buffer = program_->chunks[program_->operands[i].chunk].buffer;
+    if (program_->operands[i].peer == kNone && header_->buffers[buffer].relaxed) return windows_[buffer];
+  }
+  return -1;
+}
+
 // ---- native steps ----------------------------------------------------------------------------------------------------------------------
 
 std::span<const std::int32_t> Instance::GroupOf(const Step& step) const {
@@ -414,7 +571,13 @@ bool Instance::StartNatives() {
 
 Outcome Instance::Try(const Interpreter& at, const Step& step) {
   const std::int32_t channel = first_channel_ + at.channel();
-  if (step.op == Op::kFlush) return transport_->IsFlushed(step.to, channel) ? Outcome::kDone : Outcome::kBlocked;
+  if (step.op == Op::kFlush) {
+    const bool is_done = !is_counted_ || means_.one_sided->IsDone(first_channel_, at.channel(), step.to);
+    return is_done && (at.channel() >= channels_ || transport_->IsFlushed(step.to, channel)) ? Outcome::kDone : Outcome::kBlocked;
+  }
+  if (IsOneSided(step.op)) return TryOneSided(at, step);
+  if (step.op == Op::kWait) return TryWait(step);
+  if (step.op == Op::kContribute) return TryContribute(at, step);
   if (step.op == Op::kCounts) return LearnCounts(at, step);
   if (step.op == Op::kNative) return TryNative(at, step);
   const Operand* operands = program_->operands.data() + step.first_operand;
@@ -437,6 +600,8 @@ Outcome Instance::Try(const Interpreter& at, const Step& step) {
                                 BytesOf(at, operand.chunk));
     if (row.data == nullptr) return transport_->status().ok() ? Outcome::kBlocked : Outcome::kFailed;
   }
+  const std::int32_t locked = RelaxedRead(step);
+  if (locked >= 0 && !means_.one_sided->TryLock(locked)) return Outcome::kBlocked;
   if (step.op == Op::kDecode) DecodeRows(at, step);
   if (step.op == Op::kEncode)
     EncodeRow(at, step);
@@ -444,6 +609,7 @@ Outcome Instance::Try(const Interpreter& at, const Step& step) {
     FoldRows(header_->op, header_->accumulator, {rows_.data(), static_cast<std::size_t>(step.operand_count)},
              step.scale == kNone ? 1 : header_->scales[step.scale], DtypeOf(program_->chunks[step.dst].buffer), PlaceOf(at, step.dst),
              at.At(step.dst).count);
+  if (locked >= 0) means_.one_sided->Unlock(locked);
   for (std::int32_t i = 0; i < step.operand_count; ++i) {
     if (operands[i].peer == kNone) continue;
     transport_->Consume(operands[i].peer, channel);

@@ -5,8 +5,8 @@
 //   RETURN_IF_ERROR(instance.Run());
 //
 // Run() drives it to the end; who drives several at a time calls Start() and then Advance() while it can go. After Make() nothing
-// allocates, but for the staging of buffers that are bound and that peers cannot read. Native steps need a library (native_desk.h); plans
-// whose steps have no machine here are refused (COLL12).
+// allocates, but for the staging of buffers that are bound and that peers cannot read, and for frames of one-sided work. Native steps need
+// a library (native_desk.h), one-sided ones and counters a OneSided; plans that need what is not there are refused (COLL12).
 //
 // Owner: the caller. Thread rule: one thread at a time.
 #pragma once
@@ -21,6 +21,7 @@
 #include "mlrunner/collective/interpreter.h"
 #include "mlrunner/collective/run/kernels.h"
 #include "mlrunner/collective/run/native_desk.h"
+#include "mlrunner/collective/run/one_sided.h"
 #include "mlrunner/collective/run/transport.h"
 #include "mlrunner/collective/trace.h"
 
@@ -29,7 +30,12 @@ namespace ropewalk::collective {
 // What some steps need beyond the transport. Must outlive the instances.
 struct Means {
   NativeDesk* native = nullptr;
+  OneSided* one_sided = nullptr;
+  // By rank: how often it raises counters of this one in a run. Then a wait for a rank that has left fails; without, it goes on for ever.
+  std::vector<std::int64_t> raises{};
 };
+// From the programs of all ranks.
+std::vector<std::int64_t> RaisesOf(const Plan& plan, std::int32_t rank);
 
 class Instance : private Machine {
  public:
@@ -43,6 +49,8 @@ class Instance : private Machine {
   // is sent from memory that peers cannot read is copied, message by message, to where they can; kResourceExhausted (COLL13) when there is
   // no room for that.
   Status Bind(std::span<void* const> buffers);
+  // Which window a buffer of the plan is. kInvalid COLL27 when it is too short on this rank.
+  Status BindWindow(std::int32_t buffer, std::int32_t window);
   // All-to-all-v: what this rank has for each, and how many elements it has room for. Before Bind().
   Status SetCounts(std::span<const std::int64_t> counts, std::int64_t room);
   // What `from` had for this rank. After the end.
@@ -54,12 +62,20 @@ class Instance : private Machine {
   // freed (Abort) and the transport is of no more use.
   Status Run();
 
-  // From the start, on the transport's channels `first_channel` and following.
-  void Start(std::int32_t first_channel, const CallLabel& label);
+  // From the start, on the transport's channels `first_channel` and following. Plans with channels that messages start (eager) may begin
+  // before this rank's own call has come: then `is_called` is false, and Come() says that it came.
+  void Start(std::int32_t first_channel, const CallLabel& label, bool is_called = true);
+  // True: the call takes part in this run. False: this rank's contribution was made without it; what `in` holds now is put into the state,
+  // for the next run that is without its call, or, where the plan has no state, is left out. The run then goes on, or is taken up again.
+  bool Come();
   // As far as it can go, or to the next border. kDone as soon as Run() would return; kFailed: status() says why.
   Outcome Advance();
-  const Status& status() const { return failure_.ok() ? transport_->status() : failure_; }
-  std::int32_t channels() const { return header_->channel_count; }
+  const Status& status() const {
+    if (!failure_.ok()) return failure_;
+    return means_.one_sided != nullptr && !means_.one_sided->status().ok() ? means_.one_sided->status() : transport_->status();
+  }
+  // Those that messages between two steps go through.
+  std::int32_t channels() const { return channels_; }
   const Header& header() const { return *header_; }
   // The bytes of the vector it was bound to.
   std::int64_t count() const { return layout_.sizes().count; }
@@ -79,6 +95,13 @@ class Instance : private Machine {
   void DecodeRows(const Interpreter& at, const Step& step);
   void EncodeRow(const Interpreter& at, const Step& step);
   Outcome LearnCounts(const Interpreter& at, const Step& step);
+  std::int32_t CountChannels() const;
+  Status CheckOneSided(const Step& step) const;
+  Outcome TryOneSided(const Interpreter& at, const Step& step);
+  Outcome TryWait(const Step& step);
+  Outcome TryContribute(const Interpreter& at, const Step& step);
+  // The relaxed window that the step reads; -1: none.
+  std::int32_t RelaxedRead(const Step& step) const;
   Status CheckNative(const Step& step) const;
   Outcome TryNative(const Interpreter& at, const Step& step);
   // Those that became ready since the last time.
@@ -118,6 +141,13 @@ class Instance : private Machine {
   std::vector<Native> natives_;           // by channel: of the step at which it stands
   std::vector<NativeCall> native_calls_;  // by channel
   std::vector<NativeCall> ready_;         // to be started
+  std::int32_t channels_ = 0;
+  bool is_counted_ = false;            // it has windows or counters: every rank's program counts as a call of OneSided
+  std::vector<std::int32_t> windows_;  // by buffer; -1: none
+  OneSided::Call call_;
+  CallLabel label_;
+  const Step* contribution_ = nullptr;
+  bool is_called_ = true, has_contributed_ = false;
   Status failure_;
   std::vector<TraceEntry>* trace_ = nullptr;
 };

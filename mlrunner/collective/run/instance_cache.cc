@@ -13,7 +13,7 @@ constexpr std::size_t kRestingMax = 512;
 bool InstanceCache::Kind::IsOf(std::string_view wanted, const Request& request) const {
   return algorithm == wanted && collective == request.collective && dtype == request.dtype && op == request.op && root == request.root &&
          peer == request.peer && channels == request.channels && slots == request.slots && deterministic == request.deterministic &&
-         segment_bytes == request.segment_bytes && codec.empty() && request.codecs.empty();
+         segment_bytes == request.segment_bytes && codec.empty() && request.codecs.empty() && mixing == request.mixing;
 }
 
 Result<InstanceCache::Plans::iterator> InstanceCache::PlanOf(std::string_view algorithm, const Request& request) {
@@ -27,14 +27,20 @@ Result<InstanceCache::Plans::iterator> InstanceCache::PlanOf(std::string_view al
             .slots = request.slots,
             .deterministic = request.deterministic,
             .segment_bytes = request.segment_bytes,
-            .codec = {}};
+            .codec = {},
+            .mixing = request.mixing};
   for (const Codec& codec : request.codecs)
     kind.codec += codec.name + " " + std::to_string(codec.bits) + " " + std::to_string(codec.bucket_elements) + " " +
                   std::to_string(codec.bucket_header_bytes) + (codec.error_feedback ? " feedback" : "");
   auto found = plans_.find(kind);
   if (found == plans_.end()) {
-    ASSIGN_OR_RETURN(RankPlan plan, BuildProgram(algorithm, request, rank_));
-    found = plans_.emplace(std::move(kind), std::make_unique<RankPlan>(std::move(plan))).first;
+    auto built = std::make_unique<Built>();
+    ASSIGN_OR_RETURN(built->plan, BuildProgram(algorithm, request, rank_));
+    if (built->plan.header.counter_count > 0) {
+      ASSIGN_OR_RETURN(Plan all, BuildPlan(algorithm, request));
+      built->raises = RaisesOf(all, rank_);
+    }
+    found = plans_.emplace(std::move(kind), std::move(built)).first;
   }
   return found;
 }
@@ -58,7 +64,10 @@ Result<Instance*> InstanceCache::Take(std::string_view algorithm, const Request&
   Sizes sizes{.count = count};
   // Learned at each call.
   if (request.collective == Collective::kAllToAllV) sizes.table.resize(static_cast<std::size_t>(request.ranks) * request.ranks);
-  ASSIGN_OR_RETURN(auto instance, Instance::Make(&key.plan->header, &key.plan->program, sizes, transport_, means_));
+  Means means = means_;
+  means.raises = key.plan->raises;
+  const RankPlan& of = key.plan->plan;
+  ASSIGN_OR_RETURN(auto instance, Instance::Make(&of.header, &of.program, sizes, transport_, means));
   Instance* raw = instance.get();
   auto made = entries_.emplace(key, Entry{.key = key, .instance = std::move(instance), .kind = &plan->first, .is_taken = true});
   by_instance_[raw] = &made->second;

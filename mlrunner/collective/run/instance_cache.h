@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "mlrunner/collective/algorithms.h"
@@ -37,11 +38,16 @@ class InstanceCache {
     bool deterministic;
     std::int64_t segment_bytes;
     std::string codec;  // all of it
+    std::vector<std::vector<double>> mixing;
     auto operator<=>(const Kind&) const = default;
     bool IsOf(std::string_view wanted, const Request& request) const;
   };
+  struct Built {
+    RankPlan plan;
+    std::vector<std::int64_t> raises;  // of plans with counters
+  };
   struct Key {
-    const RankPlan* plan = nullptr;
+    const Built* plan = nullptr;
     std::int64_t count = 0;
     auto operator<=>(const Key&) const = default;
   };
@@ -52,7 +58,7 @@ class InstanceCache {
     bool is_taken = false;
     std::uint64_t last_used = 0;
   };
-  using Plans = std::map<Kind, std::unique_ptr<RankPlan>>;
+  using Plans = std::map<Kind, std::unique_ptr<Built>>;
   Result<Plans::iterator> PlanOf(std::string_view algorithm, const Request& request);
   void DropOldest();
 

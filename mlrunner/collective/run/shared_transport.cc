@@ -116,8 +116,21 @@ bool SharedTransport::HasSlot(std::int32_t peer, std::int32_t channel, std::int3
   const bool left = left_[peer].load(std::memory_order_acquire);
   std::uint64_t used = edge.posted.load(std::memory_order_relaxed) - edge.consumed.load(std::memory_order_acquire);
   if (used < static_cast<std::uint64_t>(std::min(slots, kSlotsMax))) return true;
-  if (left) Lost(peer, "its program has ended, and it has not taken what was sent to it");
+  if (left && channel != listening_) Lost(peer, "its program has ended, and it has not taken what was sent to it");
   return false;
+}
+
+std::uint64_t SharedTransport::PlaceOf(const char* memory) const {
+  return reinterpret_cast<std::uint64_t>(memory) - reinterpret_cast<std::uint64_t>(pools_[rank_]);
+}
+
+char* SharedTransport::MappedAt(std::int32_t peer, std::uint64_t place, std::size_t bytes) const {
+  if (pools_[peer] != nullptr && (place > pool_bytes_ || bytes > pool_bytes_ - place)) return nullptr;
+  return reinterpret_cast<char*>(reinterpret_cast<std::uint64_t>(pools_[peer]) + place);
+}
+
+void SharedTransport::RingPeers() {
+  for (std::int32_t rank = 0; rank < board_.ranks(); ++rank) Wake(board_.SleeperOf(rank));
 }
 
 bool SharedTransport::CanPost(const void* data, std::size_t bytes) const {
@@ -146,7 +159,7 @@ const void* SharedTransport::Peek(std::int32_t peer, std::int32_t channel, std::
   const bool left = left_[peer].load(std::memory_order_acquire);
   std::uint64_t first = edge.consumed.load(std::memory_order_relaxed);
   if (edge.posted.load(std::memory_order_acquire) <= first + index) {
-    if (left) Lost(peer, "its program has ended");
+    if (left && channel != listening_) Lost(peer, "its program has ended");
     return nullptr;
   }
   const Board::Edge::Slot slot = edge.slots[(first + index) % kSlotsMax];

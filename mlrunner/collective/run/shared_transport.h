@@ -101,6 +101,11 @@ class SharedTransport : public Transport {
   void Free(char* memory) override { pool_.Free(memory); }
   bool LandsMessages() const override { return false; }
   bool CanPost(const void* data, std::size_t bytes) const override;
+  void SetListening(std::int32_t channel) override { listening_ = channel; }
+  bool HasLeft(std::int32_t peer, std::int32_t /*channel*/) const override { return left_[peer].load(std::memory_order_acquire); }
+  std::uint64_t PlaceOf(const char* memory) const override;
+  char* MappedAt(std::int32_t peer, std::uint64_t place, std::size_t bytes) const override;
+  void RingPeers() override;
   void Wait(bool spin) override;
   void Ring() override { Wake(board_.SleeperOf(rank_)); }
   void SetLeft(std::int32_t peer) override;
@@ -122,6 +127,7 @@ class SharedTransport : public Transport {
   std::vector<CallLabel> labels_;        // by channel
   std::vector<std::atomic<bool>> left_;  // by rank
   const Patience patience_;
+  std::int32_t listening_ = -1;
   std::uint32_t seen_ = 0;
   Interruption interruption_;
   Status status_;

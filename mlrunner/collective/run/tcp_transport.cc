@@ -108,11 +108,19 @@ void TcpTransport::Lost(std::int32_t peer, const char* why) {
 
 void TcpTransport::Closed(std::int32_t peer, std::int32_t channel, const char* why) {
   LineOf(peer, channel).closed = true;
+  // Whoever waits for the peer finds it; if it died, the links say so.
+  if (channel == listening_) return;
   if (left_[peer].load(std::memory_order_acquire)) return Lost(peer, "its program has ended");
   if (!options_.is_told) return Lost(peer, why);
   if (closed_peer_ >= 0) return;
   closed_peer_ = peer;
   closed_at_ms_ = NowMs();
+}
+
+// Whoever is told of losses waits for the word that it left: its connection may close before that comes.
+bool TcpTransport::HasLeft(std::int32_t peer, std::int32_t channel) const {
+  if (!lines_[peer * channels_ + channel].closed) return false;
+  return !options_.is_told || left_[peer].load(std::memory_order_acquire);
 }
 
 bool TcpTransport::HasSlot(std::int32_t peer, std::int32_t channel, std::int32_t slots) {

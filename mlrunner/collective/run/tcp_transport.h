@@ -51,6 +51,11 @@ class TcpTransport : public Transport {
   void Free(char* memory) override { pool_.Free(memory); }
   bool LandsMessages() const override { return true; }
   bool CanPost(const void* /*data*/, std::size_t /*bytes*/) const override { return true; }
+  void SetListening(std::int32_t channel) override { listening_ = channel; }
+  bool HasLeft(std::int32_t peer, std::int32_t channel) const override;
+  std::uint64_t PlaceOf(const char* /*memory*/) const override { return 0; }
+  char* MappedAt(std::int32_t /*peer*/, std::uint64_t /*place*/, std::size_t /*bytes*/) const override { return nullptr; }
+  void RingPeers() override {}
   void Wait(bool spin) override;
   void Ring() override;
   void SetLeft(std::int32_t peer) override;
@@ -96,6 +101,7 @@ class TcpTransport : public Transport {
   std::vector<struct pollfd> polls_;
   int bell_;  // an eventfd
   const Patience patience_;
+  std::int32_t listening_ = -1;
   std::uint32_t looks_ = 0;
   std::int32_t closed_peer_ = -1;  // the first whose connection broke; why is not known yet
   std::int64_t closed_at_ms_ = 0;

@@ -43,6 +43,17 @@ class Transport {
   virtual bool LandsMessages() const = 0;
   // Whether a message may lie there.
   virtual bool CanPost(const void* data, std::size_t bytes) const = 0;
+  // A channel on which nobody is missed: that a peer has left is no failure there, for messages of it are not waited for. Before anything
+  // moves.
+  virtual void SetListening(std::int32_t channel) = 0;
+  // Whether nothing more comes from `peer` on a listening channel than what Peek() finds now.
+  virtual bool HasLeft(std::int32_t peer, std::int32_t channel) const = 0;
+  // Where memory of Allocate() lies, in words that MappedAt() of the other ranks understands.
+  virtual std::uint64_t PlaceOf(const char* memory) const = 0;
+  // `bytes` of `peer`'s memory as this rank reads and writes them; null where memory is not shared, or outside of what is.
+  virtual char* MappedAt(std::int32_t peer, std::uint64_t place, std::size_t bytes) const = 0;
+  // Wakes the ranks that share memory with this one: something there has changed.
+  virtual void RingPeers() = 0;
   // Sleeps until something may have changed since the last call: a message, a free slot, a failure, a Ring(). May spin first.
   virtual void Wait(bool spin) = 0;
   // The current Wait() returns, or else the next one does. From any thread.

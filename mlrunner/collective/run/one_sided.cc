@@ -1,0 +1,357 @@
+#include "mlrunner/collective/run/one_sided.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "mlrunner/collective/run/kernels.h"
+
+namespace ropewalk::collective {
+namespace {
+
+// A peer that is so many calls ahead does not wait for anything, and something is wrong.
+constexpr std::uint64_t kCallsAheadMax = 1 << 16;
+constexpr std::int32_t kCountersMax = 1 << 10;
+
+}  // namespace
+
+OneSided::OneSided(std::int32_t rank, std::int32_t ranks, Transport* transport, std::int32_t channel)
+    : rank_(rank), ranks_(ranks), channel_(channel), transport_(transport), peers_(ranks) {
+  transport_->SetListening(channel_);
+  for (Peer& peer : peers_) peer.kept.resize(kSlotsMax);
+}
+
+OneSided::~OneSided() {
+  for (Peer& peer : peers_) transport_->Free(peer.frames);
+  for (Window& window : windows_) transport_->Free(window.memory - kHeadBytes);
+}
+
+// ---- windows -----------------------------------------------------------------------------------------------------------------------
+
+Result<std::int32_t> OneSided::AddWindow(std::size_t bytes) {
+  char* memory = transport_->Allocate(kHeadBytes + bytes);
+  if (memory == nullptr)
+    return Status(Code::kResourceExhausted, "COLL13", "no room for a window of " + std::to_string(bytes) + " bytes",
+                  "the transport's pool is full", "give it a larger pool (pool_bytes)");
+  std::memset(memory, 0, kHeadBytes + bytes);
+  new (memory) Head{};
+  std::lock_guard lock(mutex_);
+  windows_.push_back({.memory = memory + kHeadBytes, .bytes = static_cast<std::int64_t>(bytes)});
+  windows_.back().places.resize(ranks_);
+  windows_.back().mapped.resize(ranks_);
+  return static_cast<std::int32_t>(windows_.size()) - 1;
+}
+
+const OneSided::Window* OneSided::Find(std::int32_t window) const {
+  std::lock_guard lock(mutex_);
+  return window < 0 || window >= static_cast<std::int32_t>(windows_.size()) ? nullptr : &windows_[window];
+}
+
+OneSided::Place OneSided::PlaceOf(std::int32_t window) const {
+  const Window& mine = *Find(window);
+  return {transport_->PlaceOf(mine.memory), mine.bytes};
+}
+char* OneSided::MemoryOf(std::int32_t window) const { return Find(window)->memory; }
+std::int64_t OneSided::BytesOf(std::int32_t window) const { return Find(window)->bytes; }
+
+Status OneSided::SetPlaces(std::int32_t window, std::span<const Place> places) {
+  std::lock_guard lock(mutex_);
+  Window& mine = windows_[window];
+  for (std::int32_t rank = 0; rank < ranks_; ++rank) {
+    if (places[rank].bytes < 0)
+      return Status(Code::kResourceExhausted, "COLL13", "rank " + std::to_string(rank) + " has no room for its window", "its pool is full",
+                    "give it a larger pool (pool_bytes)");
+    mine.places[rank] = places[rank];
+    mine.mapped[rank] =
+        rank == rank_ ? mine.memory : transport_->MappedAt(rank, places[rank].place, static_cast<std::size_t>(places[rank].bytes));
+  }
+  return {};
+}
+
+bool OneSided::TryLock(Head* head) {
+  for (int tries = 0; tries < 2; ++tries) {
+    std::uint32_t nobody = 0;
+    if (head->holder.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1)) return true;
+    // In one order with Unlock(): it sees the wish, or the second try sees the lock free.
+    head->wanted.store(1);
+  }
+  return false;
+}
+
+void OneSided::Unlock(Head* head) {
+  head->holder.store(0);
+  if (head->wanted.exchange(0) != 0) transport_->RingPeers();
+}
+
+bool OneSided::TryLock(std::int32_t window) { return TryLock(HeadOf(MemoryOf(window))); }
+void OneSided::Unlock(std::int32_t window) { Unlock(HeadOf(MemoryOf(window))); }
+
+// ---- what this rank does -----------------------------------------------------------------------------------------------------------
+
+std::uint64_t OneSided::Begin(std::int32_t lane, const CallLabel& label) {
+  Lane& at = lanes_[lane];
+  const std::uint64_t number = at.begun++;
+  at.label = label;
+  at.raised.erase(at.raised.begin(), at.raised.lower_bound(number));
+  if (auto early = at.raised.find(number); early != at.raised.end())
+    for (const auto& [peer, theirs] : early->second.labels)
+      if (theirs.fingerprint != label.fingerprint && status_.ok()) status_ = Mismatch(peer, theirs, rank_, label);
+  return number;
+}
+
+std::int64_t OneSided::CountOf(const Call& call, std::int32_t counter) const {
+  const auto& raised = lanes_.at(call.lane).raised;
+  const auto found = raised.find(call.number);
+  if (found == raised.end() || counter >= static_cast<std::int32_t>(found->second.counts.size())) return 0;
+  return found->second.counts[counter];
+}
+
+void OneSided::MissWhoLeft(const Call& call, std::span<const std::int64_t> raises) {
+  const auto& raised = lanes_.at(call.lane).raised;
+  for (std::int32_t peer = 0; peer < static_cast<std::int32_t>(raises.size()); ++peer) {
+    if (peer == rank_ || raises[peer] == 0 || !transport_->HasLeft(peer, channel_)) continue;
+    // It may have said so as its last word.
+    while (TakeOne(peer)) continue;
+    const auto found = raised.find(call.number);
+    const std::int64_t so_far = found == raised.end() ? 0 : found->second.by_rank[peer];
+    if (so_far < raises[peer]) Lost(peer);
+  }
+}
+
+void OneSided::Raise(std::int32_t from, const Frame& frame) {
+  Lane& lane = lanes_[frame.lane];
+  if (frame.call + 1 < lane.begun) return;  // over
+  Raised& raised = lane.raised[frame.call];
+  if (static_cast<std::int32_t>(raised.counts.size()) <= frame.counter) raised.counts.resize(frame.counter + 1);
+  raised.by_rank.resize(ranks_);
+  ++raised.counts[frame.counter];
+  ++raised.by_rank[from];
+  if (from == rank_) return;
+  if (frame.call >= lane.begun)
+    raised.labels.emplace_back(from, frame.label);
+  else if (frame.label.fingerprint != lane.label.fingerprint && status_.ok())
+    status_ = Mismatch(from, frame.label, rank_, lane.label);
+}
+
+void OneSided::Notify(const Call& call, std::int32_t peer, std::int32_t counter, const CallLabel& label) {
+  Frame frame{.kind = Kind::kNotify, .lane = call.lane, .counter = counter, .call = call.number, .label = label};
+  if (peer == rank_) return Raise(peer, frame);
+  peers_[peer].out.push_back({.frame = frame});
+  SendOut(peer);
+}
+
+void OneSided::Apply(const Work& work, char* at) {
+  const auto bytes = static_cast<std::size_t>(work.bytes);
+  if (bytes == 0) return;
+  if (work.op == Op::kPut) {
+    std::memcpy(at, work.from, bytes);
+  } else if (work.op == Op::kGet) {
+    std::memcpy(work.into, at, bytes);
+  } else {
+    const Row rows[] = {{at, work.dtype, 1}, {work.from, work.dtype, 1}};
+    FoldRows(work.fold, work.accumulator, rows, 1, work.dtype, at, work.bytes / static_cast<std::int64_t>(SizeOf(work.dtype)));
+  }
+}
+
+Outcome OneSided::Do(const Work& work) {
+  const Window* window = Find(work.window);
+  const Place place = window == nullptr ? Place{} : window->places[work.peer];
+  if (work.offset_bytes < 0 || work.bytes < 0 || work.bytes > place.bytes || work.offset_bytes > place.bytes - work.bytes) {
+    if (status_.ok())
+      status_ = Status(Code::kInvalid, "COLL27",
+                       "bytes " + std::to_string(work.offset_bytes) + " to " + std::to_string(work.offset_bytes + work.bytes) +
+                           " lie outside of the window of rank " + std::to_string(work.peer),
+                       "it has " + std::to_string(place.bytes) + " bytes", "make the window longer on all ranks");
+    return Outcome::kFailed;
+  }
+  if (char* mapped = window->mapped[work.peer]; mapped != nullptr) {
+    const bool locks = work.relaxed || work.op == Op::kAccumulate;
+    if (locks && !TryLock(HeadOf(mapped))) return Outcome::kBlocked;
+    Apply(work, mapped + work.offset_bytes);
+    if (locks) Unlock(HeadOf(mapped));
+    return Outcome::kDone;
+  }
+  Frame frame{.kind = work.op == Op::kPut   ? Kind::kPut
+                      : work.op == Op::kGet ? Kind::kGet
+                                            : Kind::kAccumulate,
+              .window = work.window,
+              .offset_bytes = work.offset_bytes,
+              .bytes = work.bytes,
+              .lane = work.lane,
+              .channel = work.channel,
+              .dtype = static_cast<std::uint8_t>(work.dtype),
+              .accumulator = static_cast<std::uint8_t>(work.accumulator),
+              .fold = static_cast<std::uint8_t>(work.fold)};
+  Peer& peer = peers_[work.peer];
+  if (work.op == Op::kGet) peer.gets.push_back(work);
+  peer.out.push_back({.frame = frame, .payload = work.op == Op::kGet ? nullptr : work.from});
+  ++under_way_[{work.lane, work.channel, work.peer}];
+  SendOut(work.peer);
+  return Outcome::kDone;
+}
+
+bool OneSided::IsDone(std::int32_t lane, std::int32_t channel, std::int32_t peer) {
+  const auto found = under_way_.find({lane, channel, peer});
+  if (found == under_way_.end() || found->second == 0) return true;
+  if (transport_->HasLeft(peer, channel_)) {
+    while (TakeOne(peer)) continue;
+    if (found->second > 0) Lost(peer);
+  }
+  return found->second == 0;
+}
+
+bool OneSided::IsIdle(std::int32_t lane) const {
+  for (auto it = under_way_.lower_bound({lane, 0, 0}); it != under_way_.end() && std::get<0>(it->first) == lane; ++it)
+    if (it->second > 0) return false;
+  return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.out.empty(); });
+}
+
+// ---- what is asked of it -----------------------------------------------------------------------------------------------------------
+
+void OneSided::Fail(std::int32_t peer, const char* what) {
+  if (status_.ok())
+    status_ = Status(Code::kInvalid, "COLL27", "rank " + std::to_string(peer) + " " + what,
+                     "the ranks run different collectives, or made different windows", "make all ranks call the same");
+}
+
+void OneSided::Lost(std::int32_t peer) {
+  if (status_.ok())
+    status_ = Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(peer) + " is lost", "its program has ended", "");
+}
+
+// A peer's word: it says where this rank's memory is read or written.
+bool OneSided::IsGood(std::int32_t peer, const Frame& frame) {
+  bool good = frame.lane >= 0 && frame.lane < channel_;
+  if (frame.kind == Kind::kNotify) {
+    good = good && frame.counter >= 0 && frame.counter < kCountersMax;
+    good = good && frame.call < (lanes_[frame.lane].begun + kCallsAheadMax);
+  } else if (frame.kind == Kind::kDone || frame.kind == Kind::kGot) {
+    const auto found = under_way_.find({frame.lane, frame.channel, peer});
+    good = good && found != under_way_.end() && found->second > 0;
+    if (frame.kind == Kind::kGot) good = good && !peers_[peer].gets.empty() && peers_[peer].gets.front().bytes == frame.bytes;
+  } else {
+    const Window* window = Find(frame.window);
+    good = good && frame.kind >= Kind::kPut && frame.kind <= Kind::kGet && window != nullptr && frame.offset_bytes >= 0 &&
+           frame.bytes >= 0 && frame.bytes <= window->bytes && frame.offset_bytes <= window->bytes - frame.bytes;
+    if (frame.kind == Kind::kAccumulate)
+      good = good && frame.dtype <= static_cast<std::uint8_t>(Dtype::kHandle) && IsNumber(Dtype{frame.dtype}) &&
+             frame.accumulator == static_cast<std::uint8_t>(AccumulatorOf(Dtype{frame.dtype})) &&
+             frame.fold < static_cast<std::uint8_t>(ReduceOp::kAvg) &&
+             frame.bytes % static_cast<std::int64_t>(SizeOf(Dtype{frame.dtype})) == 0;
+  }
+  if (!good) Fail(peer, "asks for one-sided work that has no place here");
+  return good;
+}
+
+bool OneSided::TakeOne(std::int32_t p) {
+  if (!status_.ok()) return false;
+  Peer& peer = peers_[p];
+  if (peer.has_frame) return TakePayload(p);
+  const void* came = transport_->Peek(p, channel_, 0, &peer.landing, sizeof(Frame));
+  if (came == nullptr) return false;
+  std::memcpy(&peer.frame, came, sizeof(Frame));
+  transport_->Consume(p, channel_);
+  Frame& frame = peer.frame;
+  if (!IsGood(p, frame)) return false;
+  switch (frame.kind) {
+    case Kind::kNotify:
+      Raise(p, frame);
+      return true;
+    case Kind::kDone:
+      --under_way_[{frame.lane, frame.channel, p}];
+      return true;
+    case Kind::kGet: {
+      const char* from = Find(frame.window)->memory + frame.offset_bytes;
+      Out answer{.frame = frame, .owned = std::vector<char>(from, from + frame.bytes)};
+      answer.frame.kind = Kind::kGot;
+      answer.payload = answer.owned.data();
+      peer.out.push_back(std::move(answer));
+      SendOut(p);
+      return true;
+    }
+    default:
+      peer.has_frame = true;
+      return true;
+  }
+}
+
+bool OneSided::TakePayload(std::int32_t p) {
+  Peer& peer = peers_[p];
+  const Frame& frame = peer.frame;
+  const auto bytes = static_cast<std::size_t>(frame.bytes);
+  const void* came = this;
+  if (bytes > 0) {
+    peer.staged.resize(bytes);
+    came = transport_->Peek(p, channel_, 0, peer.staged.data(), bytes);
+    if (came == nullptr) return false;
+  }
+  if (frame.kind == Kind::kGot) {
+    if (bytes > 0) std::memcpy(peer.gets.front().into, came, bytes);
+    peer.gets.pop_front();
+    --under_way_[{frame.lane, frame.channel, p}];
+  } else {
+    const Work work{.op = frame.kind == Kind::kPut ? Op::kPut : Op::kAccumulate,
+                    .bytes = frame.bytes,
+                    .from = static_cast<const char*>(came),
+                    .dtype = Dtype{frame.dtype},
+                    .accumulator = Dtype{frame.accumulator},
+                    .fold = ReduceOp{frame.fold}};
+    // Nobody else is there: where windows are not mapped, all that touches them is done by this thread.
+    Apply(work, Find(frame.window)->memory + frame.offset_bytes);
+    Out done{.frame = frame};
+    done.frame.kind = Kind::kDone;
+    done.frame.bytes = 0;
+    peer.out.push_back(std::move(done));
+  }
+  if (bytes > 0) transport_->Consume(p, channel_);
+  peer.has_frame = false;
+  SendOut(p);
+  return true;
+}
+
+bool OneSided::SendOut(std::int32_t p) {
+  Peer& peer = peers_[p];
+  bool moved = false;
+  while (!peer.out.empty()) {
+    if (!transport_->HasSlot(p, channel_, kSlotsMax)) {
+      // Nobody will take it any more; who waits for what it was about finds that out.
+      if (transport_->HasLeft(p, channel_)) peer.out.clear();
+      break;
+    }
+    if (peer.frames == nullptr) peer.frames = transport_->Allocate(sizeof(Frame) * kSlotsMax);
+    if (peer.frames == nullptr) {
+      if (status_.ok())
+        status_ = Status(Code::kResourceExhausted, "COLL13", "no room for frames of one-sided work", "the pool is full", "");
+      break;
+    }
+    Out& out = peer.out.front();
+    // There was a slot, so what lay in this place has been consumed.
+    const std::uint64_t place = peer.posted++ % kSlotsMax;
+    moved = true;
+    if (!out.frame_is_out) {
+      char* frame = peer.frames + sizeof(Frame) * place;
+      std::memcpy(frame, &out.frame, sizeof(Frame));
+      transport_->Post(p, channel_, frame, sizeof(Frame));
+      out.frame_is_out = true;
+      if (out.payload != nullptr && out.frame.bytes > 0) continue;
+    } else {
+      peer.kept[place] = std::move(out.owned);
+      transport_->Post(p, channel_, out.payload, static_cast<std::size_t>(out.frame.bytes));
+    }
+    peer.out.pop_front();
+  }
+  return moved;
+}
+
+bool OneSided::Serve() {
+  bool moved = false;
+  for (std::int32_t peer = 0; peer < ranks_; ++peer) {
+    if (peer == rank_) continue;
+    while (TakeOne(peer)) moved = true;
+    moved = SendOut(peer) || moved;
+  }
+  return moved;
+}
+
+}  // namespace ropewalk::collective

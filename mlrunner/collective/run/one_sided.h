@@ -1,0 +1,166 @@
+// One-sided work of a rank: the windows that it has, the counters that its peers raise, and what it does to theirs.
+//
+//   memory is shared     put, get and accumulate are done at once, by the one who asks, in the peer's mapped window
+//   it is not            they travel as frames and are done by whoever drives the peer (its engine's own thread, while nobody waits there);
+//                        what was put is acknowledged, and a flush waits for that
+//
+// Counters are always raised by frames, behind what was put before. They belong to one call: the n-th that began on a lane, which is the
+// same call on all ranks. What comes for a later call is kept, what comes for one that is over is dropped.
+//
+// Where nothing but an access itself orders accesses (relaxed windows, accumulates), a window has a lock, which nobody waits for: who does
+// not get it looks again later, so that the loss of its holder is found like any other.
+//
+// Wire: a frame of 128 bytes as one message on a channel of its own, then the payload as another.
+//
+// Owner: whoever owns the transport. Thread rule: of the driver, but for windows, which may be made from any thread.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "mlrunner/collective/interpreter.h"
+#include "mlrunner/collective/plan.h"
+#include "mlrunner/collective/run/call_label.h"
+#include "mlrunner/collective/run/transport.h"
+
+namespace ropewalk::collective {
+
+class OneSided {
+ public:
+  // `channel` of the transport is its own, and the last one.
+  OneSided(std::int32_t rank, std::int32_t ranks, Transport* transport, std::int32_t channel);
+  ~OneSided();
+
+  // ---- windows: all ranks make the same ones in the same order ----
+  struct Place {
+    std::uint64_t place = 0;
+    std::int64_t bytes = 0;
+  };
+  // The next number. Zeroed memory of the transport; kResourceExhausted COLL13.
+  Result<std::int32_t> AddWindow(std::size_t bytes);
+  Place PlaceOf(std::int32_t window) const;
+  // Where the window lies on each rank; before anything is done to it.
+  Status SetPlaces(std::int32_t window, std::span<const Place> places);
+  char* MemoryOf(std::int32_t window) const;
+  std::int64_t BytesOf(std::int32_t window) const;
+
+  // ---- calls ----
+  // The next call of this lane; what is left of those before is dropped.
+  std::uint64_t Begin(std::int32_t lane, const CallLabel& label);
+  struct Call {
+    std::int32_t lane = 0;
+    std::uint64_t number = 0;
+  };
+  std::int64_t CountOf(const Call& call, std::int32_t counter) const;
+  // Fails (status()) when a rank that has still to raise one of the call's counters has left. `raises`: how often each raises any in a run.
+  void MissWhoLeft(const Call& call, std::span<const std::int64_t> raises);
+  void Notify(const Call& call, std::int32_t peer, std::int32_t counter, const CallLabel& label);
+
+  // A put, get or accumulate, all of it checked against the window.
+  struct Work {
+    Op op = Op::kPut;
+    std::int32_t lane = 0, channel = 0, peer = 0, window = 0;
+    std::int64_t offset_bytes = 0, bytes = 0;  // of the peer's window
+    const char* from = nullptr;                // put, accumulate: read until the work is done
+    char* into = nullptr;                      // get: written until the work is done
+    bool relaxed = false;
+    Dtype dtype = Dtype::kF32, accumulator = Dtype::kF32;
+    ReduceOp fold = ReduceOp::kSum;
+  };
+  // kDone: it is done, or on its way; kBlocked: not now; kFailed: status().
+  Outcome Do(const Work& work);
+  // Whether what this channel of the lane did to the peer is done.
+  bool IsDone(std::int32_t lane, std::int32_t channel, std::int32_t peer);
+  // Whether nothing of this lane is on its way, and all frames are out.
+  bool IsIdle(std::int32_t lane) const;
+  // A rank's own read of a relaxed window, as one access: false: not now.
+  bool TryLock(std::int32_t window);
+  void Unlock(std::int32_t window);
+
+  // Takes what came, does it, answers, sends what waits. True when something moved.
+  bool Serve();
+  const Status& status() const { return status_; }
+
+ private:
+  enum class Kind : std::uint32_t { kPut = 1, kAccumulate, kGet, kGot, kDone, kNotify };
+  struct Frame {
+    Kind kind = Kind::kNotify;
+    std::int32_t window = 0;
+    std::int64_t offset_bytes = 0, bytes = 0;
+    std::int32_t lane = 0, channel = 0, counter = 0;
+    std::uint8_t dtype = 0, accumulator = 0, fold = 0, unused = 0;
+    std::uint64_t call = 0;
+    std::uint64_t spare[2] = {};
+    CallLabel label;
+  };
+  static_assert(sizeof(Frame) == 128);
+  struct Out {
+    Frame frame;
+    const char* payload = nullptr;
+    std::vector<char> owned;  // the payload, if nobody else keeps it
+    bool frame_is_out = false;
+  };
+  struct Peer {
+    Frame landing, frame;
+    bool has_frame = false;    // and its payload is still to come
+    std::vector<char> staged;  // of a payload: a window is written in one go
+    std::deque<Out> out;
+    char* frames = nullptr;  // a place for each message that may be on its way
+    std::vector<std::vector<char>> kept;
+    std::uint64_t posted = 0;
+    std::deque<Work> gets;
+  };
+  struct Head {  // before a window's memory
+    std::atomic<std::uint32_t> holder, wanted;
+  };
+  struct Window {
+    char* memory = nullptr;
+    std::int64_t bytes = 0;
+    std::vector<Place> places;  // by rank
+    std::vector<char*> mapped;  // by rank; null: by frames
+  };
+  struct Raised {
+    std::vector<std::int64_t> counts;                        // by counter
+    std::vector<std::int64_t> by_rank;                       // of all counters
+    std::vector<std::pair<std::int32_t, CallLabel>> labels;  // of those that came before the call began here
+  };
+  struct Lane {
+    std::uint64_t begun = 0;
+    CallLabel label;
+    std::map<std::uint64_t, Raised> raised;
+  };
+
+  static constexpr std::size_t kHeadBytes = 64;
+  static Head* HeadOf(char* window) { return reinterpret_cast<Head*>(window - kHeadBytes); }
+  bool TryLock(Head* head);
+  void Unlock(Head* head);
+  const Window* Find(std::int32_t window) const;
+  void Raise(std::int32_t from, const Frame& frame);
+  void Apply(const Work& work, char* at);
+  bool TakeOne(std::int32_t peer);
+  bool TakePayload(std::int32_t peer);
+  bool IsGood(std::int32_t peer, const Frame& frame);
+  bool SendOut(std::int32_t peer);
+  void Fail(std::int32_t peer, const char* what);
+  void Lost(std::int32_t peer);
+
+  const std::int32_t rank_, ranks_, channel_;
+  Transport* const transport_;
+  mutable std::mutex mutex_;  // of the list of windows; a window does not change once its places are set
+  std::deque<Window> windows_;
+  std::vector<Peer> peers_;
+  std::map<std::int32_t, Lane> lanes_;
+  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int64_t> under_way_;  // (lane, channel, peer)
+  Status status_;
+};
+
+}  // namespace ropewalk::collective
