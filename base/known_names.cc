@@ -30,6 +30,7 @@ constexpr KnownVariable kVariables[] = {
     {"ROPEWALK_ENV", "job.env", "names of variables that executors get"},
     {"ROPEWALK_OUTPUT", "command.output", "how results and errors are printed"},
     {"ROPEWALK_HOME", "", "folder of the token, config.toml and daemons' state"},
+    {"ROPEWALK_GPU_PLUGIN", "", "file of the GPU plugin, where it does not lie beside the program"},
     {"ROPEWALK_EXECUTOR_FD", "", "set by workers for their executors"},
     {"ROPEWALK_SOURCE_DIR", "", "tests: where the sources lie"},
     {"ROPEWALK_JOURNAL_CHILD", "", "tests: a child of the journal's test"},

@@ -73,7 +73,9 @@ gpu::MemoryUse Gpu::memory_use() const {
 std::shared_ptr<Gpu> GpuOrSay(const std::string& named, const GpuOptions& options, const std::function<void(const Status&)>& say) {
   auto plugin = GpuPlugin::Open(GpuPluginPlaces(named, ThisExecutable()));
   if (!plugin.ok()) return say(plugin.status()), nullptr;
-  auto gpu = Gpu::Open(*std::move(plugin), options);
+  GpuOptions there = options;
+  there.device %= static_cast<std::int32_t>((*plugin)->devices().size());
+  auto gpu = Gpu::Open(*std::move(plugin), there);
   if (!gpu.ok()) return say(gpu.status()), nullptr;
   return *std::move(gpu);
 }

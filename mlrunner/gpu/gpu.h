@@ -79,7 +79,8 @@ class Gpu {
   gpu::DeviceInfo info_;
 };
 
-// The GPU of this machine, found as loader.h says; `named` is the user's ROPEWALK_GPU_PLUGIN, or empty. Null: there is none, the caller
+// The GPU of this machine, found as loader.h says; `named` is the user's ROPEWALK_GPU_PLUGIN, or empty. A device beyond the last is counted
+// from the first again: ranks of one machine share what there is. Null: there is none, the caller
 // computes on the CPU, and `say` was told why, once.
 std::shared_ptr<Gpu> GpuOrSay(const std::string& named, const GpuOptions& options, const std::function<void(const Status&)>& say);
 

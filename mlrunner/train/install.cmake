@@ -12,7 +12,7 @@ add_library(Ropewalk::train ALIAS ropewalk_training)
 
 set_target_properties(ropewalk_train PROPERTIES EXPORT_NAME trainer)
 install(TARGETS ropewalk_training ropewalk_train_on_data ropewalk_train ropewalk_models ropewalk_data ropewalk_executor ropewalk_kernels
-                ropewalk_graph ropewalk_collective ropewalk_sim
+                ropewalk_graph ropewalk_gpu ropewalk_collective ropewalk_sim
         EXPORT RopewalkTrainTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/ropewalk COMPONENT development)
 foreach(header train row job summary)
   install(FILES ${CMAKE_CURRENT_SOURCE_DIR}/${header}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ropewalk/mlrunner/train COMPONENT development)

@@ -170,6 +170,7 @@ std::vector<ConfigKey> TrainKeys() {
       {"train.steps", kNumber, "0", "instead of epochs"},
       {"train.seed", kNumber, "1", "of first values and the order of samples"},
       {"train.dtype", kText, "f32", "f32; f64 runs on slow kernels, for comparisons"},
+      {"train.device", kText, "cpu", "cpu, or gpu: by the plugin's kernels where a GPU is found, else by the CPU's"},
       {"train.deterministic", kSwitch, "true", "add gradients in the order of the ranks"},
       {"train.bucket_bytes", kBytes, "1M", "gradients travel in buckets of about so many bytes"},
       {"train.threads", kNumber, "0", "of each rank; 0: its share of the cores"},
@@ -214,6 +215,7 @@ Result<TrainJob> ReadTrainJob(const Config& config) {
   if (job.epochs == 0 && job.steps == 0) job.epochs = 1;
   job.seed = config.Number("train.seed");
   RETURN_IF_ERROR(Choose(config, "train.dtype", {{"f32", Dtype::kF32}, {"f64", Dtype::kF64}}, &job.dtype));
+  RETURN_IF_ERROR(Choose(config, "train.device", {{"cpu", false}, {"gpu", true}}, &job.gpu));
   job.deterministic = config.Switch("train.deterministic");
   std::int64_t bucket_bytes = 0;
   RETURN_IF_ERROR(Within(config, "train.bucket_bytes", 1, std::int64_t{1} << 40, &bucket_bytes));
@@ -254,6 +256,7 @@ std::vector<std::string> AsSettings(const TrainJob& job) {
   add("train.steps", job.steps);
   add("train.seed", job.seed);
   add("train.dtype", Name(job.dtype));
+  add("train.device", job.gpu ? "gpu" : "cpu");
   add("train.deterministic", job.deterministic);
   add("train.bucket_bytes", job.bucket_bytes);
   add("train.threads", job.threads);

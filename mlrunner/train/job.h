@@ -62,6 +62,7 @@ struct TrainJob {
   std::int64_t steps = 0;
   std::uint64_t seed = 1;
   Dtype dtype = Dtype::kF32;
+  bool gpu = false;                    // ops that a GPU has kernels for are computed there, where there is one
   bool deterministic = true;           // gradients of the ranks are added in the order of the ranks
   std::size_t bucket_bytes = 1 << 20;  // gradients travel in buckets of about so many bytes
   std::int32_t threads = 0;            // of each rank; 0: the machine's cores, divided among its ranks

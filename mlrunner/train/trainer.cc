@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <mutex>
@@ -16,6 +17,7 @@
 #include "mlrunner/data/images.h"
 #include "mlrunner/data/sampler.h"
 #include "mlrunner/data/text.h"
+#include "mlrunner/gpu/kernels.h"
 #include "mlrunner/graph/optimizers.h"
 #include "mlrunner/train/checkpoint.h"
 #include "mlrunner/train/schedule.h"
@@ -186,6 +188,8 @@ class Rank {
                       "all ranks train the same model on the same data", "let data.path mean the same files on every machine");
     }
     neighbours_ = static_cast<int>(std::count_if(hellos.begin(), hellos.end(), [&](const Hello& h) { return h.machine == mine.machine; }));
+    place_ = static_cast<std::int32_t>(
+        std::count_if(hellos.begin(), hellos.begin() + gang_.rank(), [&](const Hello& h) { return h.machine == mine.machine; }));
     if (hellos[0].resume_from < 0) return {};
     if (gang_.rank() != 0) {
       const std::string path = CheckpointPath(job_.checkpoint.folder, hellos[0].resume_from);
@@ -256,9 +260,28 @@ class Rank {
     return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, neighbours_));
   }
 
-  Status CompileStep() {
+  // The kernels of the device that the job asks for, where there is one.
+  KernelTable Kernels() const {
     KernelTable table = CpuKernels();
-    ExecutorOptions options{.num_threads = Threads()};
+    if (gpu_ != nullptr) AddGpuKernels(&table, gpu_);
+    return table;
+  }
+  ExecutorOptions Options() const { return {.device = gpu_ == nullptr ? Device::kCpu : Device::kGpu, .num_threads = Threads()}; }
+
+  // Ranks of one machine take its GPUs in turn.
+  void FindGpu() {
+    if (!job_.gpu) return;
+    const char* named = std::getenv("ROPEWALK_GPU_PLUGIN");
+    gpu_ = GpuOrSay(named == nullptr ? "" : named, {.device = place_}, [this](const Status& why) {
+      // Once for each machine.
+      if (place_ == 0) gang_.Report(fmt::format("{} computes on the CPU: {} ({})", gang_.machine(), why.what(), why.why()));
+    });
+  }
+
+  Status CompileStep() {
+    FindGpu();
+    KernelTable table = Kernels();
+    ExecutorOptions options = Options();
     if (ranks_ != nullptr) {
       AddSumKernels(&table, ranks_.get(), job_.deterministic);
       options.registered_memory = [this](std::size_t bytes) { return ranks_->Allocate(bytes); };
@@ -400,7 +423,7 @@ class Rank {
     RETURN_IF_ERROR(data_.held_out->Prepare(mine));
     const std::int64_t rows = std::max<std::int64_t>(1, std::min(job_.evaluate_batch > 0 ? job_.evaluate_batch : rows_, share.count));
     ASSIGN_OR_RETURN(Graph graph, CountGraph(job_, samples));
-    ASSIGN_OR_RETURN(auto executable, Compile(graph, {rows}, DefaultProgram(graph), CpuKernels(), {.num_threads = Threads()}));
+    ASSIGN_OR_RETURN(auto executable, Compile(graph, {rows}, DefaultProgram(graph), Kernels(), Options()));
     BatchTensors tensors(samples, rows, job_.dtype);
     double loss = 0, hits = 0;
     for (std::int64_t done = 0; done < share.count; done += rows) {
@@ -439,8 +462,9 @@ class Rank {
   storage::FileSystem* files_;
   DataSet data_;
   std::int64_t samples_ = 0, batch_ = 0;
-  std::int64_t rows_ = 0;  // of a step on each rank
-  int neighbours_ = 1;     // ranks on this machine, this one included
+  std::int64_t rows_ = 0;   // of a step on each rank
+  int neighbours_ = 1;      // ranks on this machine, this one included
+  std::int32_t place_ = 0;  // of this rank among them
   Graph graph_;
   StateStore states_;
   std::int64_t step_ = 0;
@@ -448,6 +472,7 @@ class Rank {
   std::int64_t prepared_ = -1;  // the epoch whose samples this rank has asked for
   double rate_ = -1;
   std::unique_ptr<collective::Communicator> ranks_;
+  std::shared_ptr<Gpu> gpu_;                // null: the CPU computes
   std::unique_ptr<Executable> executable_;  // it uses the ranks' memory, and goes first
   TrainSummary summary_;
   bool watches_ = false;
