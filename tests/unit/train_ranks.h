@@ -142,6 +142,9 @@ class ThreadCommunicator final : public collective::Communicator {
     return owned_.back().get();
   }
   void Free(char*) override {}
+  Result<collective::Window> MakeWindow(std::size_t) override {
+    return Status(Code::kInvalid, "TEST15", "ranks that are threads of a test have no windows", "no trainer asks for one", "use Connect()");
+  }
   Status Run(const collective::CollectiveCall& call) override {
     ASSIGN_OR_RETURN(collective::Handle handle, Submit(call, {}));
     return Wait(handle);
