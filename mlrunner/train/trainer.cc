@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -273,8 +274,11 @@ class Rank {
     if (!job_.gpu) return;
     const char* named = std::getenv("ROPEWALK_GPU_PLUGIN");
     gpu_ = GpuOrSay(named == nullptr ? "" : named, {.device = place_}, [this](const Status& why) {
-      // Once for each machine.
-      if (place_ == 0) gang_.Report(fmt::format("{} computes on the CPU: {} ({})", gang_.machine(), why.what(), why.why()));
+      if (place_ != 0) return;  // once for each machine
+      const std::string line = fmt::format("{} computes on the CPU: {} ({})", gang_.machine(), why.what(), why.why());
+      gang_.Report(line);
+      // What is reported makes way for the next line, and is not shown where there is no terminal.
+      std::fputs(("warning: " + line + "\n").c_str(), stderr);
     });
   }
 

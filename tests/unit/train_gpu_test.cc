@@ -52,7 +52,15 @@ TEST_F(TrainDevice, TheGpuLearnsWhatTheCpuLearns) {
 }
 
 TEST_F(TrainDevice, WithoutAGpuTheCpuComputesAndTheReasonIsSaidOnce) {
-  const auto cpu = Train("cpu", "broken_gpu_plugin_driver", 2), none = Train("gpu", "broken_gpu_plugin_driver", 2);
+  ::testing::internal::CaptureStderr();
+  const auto cpu = Train("cpu", "broken_gpu_plugin_driver", 2);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr().find("computes on the CPU"), std::string::npos);
+  ::testing::internal::CaptureStderr();
+  const auto none = Train("gpu", "broken_gpu_plugin_driver", 2);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::size_t at = said.find("the driver is older than the runtime");
+  EXPECT_NE(at, std::string::npos) << said;
+  EXPECT_EQ(said.find("computes on the CPU", at), std::string::npos) << said;
   EXPECT_TRUE(Said(cpu[0]).empty());
   EXPECT_EQ(none[0].losses, cpu[0].losses);
   ASSERT_EQ(Said(none[0]).size(), 1u);
