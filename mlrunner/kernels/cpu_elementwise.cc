@@ -9,7 +9,6 @@
 #include "mlrunner/graph/op_def.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/kernels/cpu.h"
-#include "mlrunner/kernels/team_region.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -269,10 +268,8 @@ void RunBlock(const Loop& loop, const KernelCall& call, std::vector<float>& spac
 Status RunLoop(const Loop& loop, const KernelCall& call) {
   bool flat = loop.lead.empty();
   std::int64_t pieces_a_row = (loop.width + kBlock - 1) / kBlock, pieces = pieces_a_row * loop.rows;
-  TeamRegion region;
 #pragma omp parallel num_threads(loop.threads) if (loop.threads > 1)
   {
-    TeamRegion::Member member(region);
     std::vector<float> space(static_cast<std::size_t>(loop.num_registers) * kBlock);
     for (const auto& [to, value] : loop.fills) std::fill_n(space.begin() + to * kBlock, kBlock, value);
     Dims row(loop.lead.size());
@@ -285,7 +282,6 @@ Status RunLoop(const Loop& loop, const KernelCall& call) {
       RunBlock(loop, call, space, r * loop.width + column, row, column, std::min(kBlock, loop.width - column));
     }
   }
-  region.Join();
   return {};
 }
 
@@ -376,19 +372,13 @@ Result<CompiledKernel> CompileAdamW(const KernelRequest& r) {
     double t = *static_cast<const float*>(c.in[5]);
     auto c1 = static_cast<float>(1 / (1 - std::pow(b1, t))), c2 = static_cast<float>(1 / (1 - std::pow(b2, t)));
     constexpr std::int64_t kPiece = 8192;
-    TeamRegion region;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-      TeamRegion::Member member(region);
-#pragma omp for schedule(static)
-      for (std::int64_t at = 0; at < n; at += kPiece) {
-        auto in = [&](int i) { return static_cast<const float*>(c.in[i]) + at; };
-        auto out = [&](int i) { return static_cast<float*>(c.out[i]) + at; };
-        AdamWBlock(out(0), out(1), out(2), in(0), in(1), in(2), in(3), std::min(kPiece, n - at), static_cast<float>(b1),
-                   static_cast<float>(b2), c1, c2, lr, epsilon, decay);
-      }
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (std::int64_t at = 0; at < n; at += kPiece) {
+      auto in = [&](int i) { return static_cast<const float*>(c.in[i]) + at; };
+      auto out = [&](int i) { return static_cast<float*>(c.out[i]) + at; };
+      AdamWBlock(out(0), out(1), out(2), in(0), in(1), in(2), in(3), std::min(kPiece, n - at), static_cast<float>(b1),
+                 static_cast<float>(b2), c1, c2, lr, epsilon, decay);
     }
-    region.Join();
     return Status();
   }};
 }

@@ -11,7 +11,6 @@
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/kernels/cpu.h"
 #include "mlrunner/kernels/philox.h"
-#include "mlrunner/kernels/team_region.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -89,14 +88,8 @@ float SumExpOf(const float* x, float shift, std::int64_t n) {
 // Rows of the last dimension, spread over threads.
 template <class F>
 void ForRows(std::int64_t rows, int threads, F f) {
-  TeamRegion region;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
-    TeamRegion::Member member(region);
-#pragma omp for schedule(static)
-    for (std::int64_t row = 0; row < rows; ++row) f(row);
-  }
-  region.Join();
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+  for (std::int64_t row = 0; row < rows; ++row) f(row);
 }
 struct RowShape {
   std::int64_t rows = 1, n = 1;
