@@ -1,0 +1,421 @@
+// Steps of training by the house: the trainer's own graph, kernels, executor and sums over ranks, on batches that are drawn, not read.
+//
+// usage: bench_training prepare|train|roofline mlp|gpt KEY=NUMBER...
+//   prepare: writes the first parameters and the batches into folder=..., for the peer to begin with the same
+//   train: lines of JSON, one for each rank: times of steps, losses, memory, processor time, and times by op
+//   roofline: one line: the best rate of products and of copies that all ranks reach at the same time
+// Keys: batch, ranks, threads, steps, folder; mlp: features, hidden, hidden_layers, classes; gpt: vocabulary, length, width, heads, layers.
+#include <omp.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/hash.h"
+#include "mlrunner/collective/communicator.h"
+#include "mlrunner/data/sampler.h"
+#include "mlrunner/executor/executor.h"
+#include "mlrunner/graph/builder.h"
+#include "mlrunner/graph/maths.h"
+#include "mlrunner/graph/op_def.h"
+#include "mlrunner/graph/ops.h"
+#include "mlrunner/train/step_graph.h"
+
+using namespace ropewalk;
+using namespace ropewalk::mlrunner;
+
+namespace {
+
+constexpr int kBatches = 8;         // used in turn, so that a cache does not hold the only one
+constexpr int kWarmSteps = 5;       // not measured
+constexpr int kTracedSteps = 10;    // after those that are measured: op by op
+constexpr std::uint64_t kSeed = 7;  // of batches and parameters
+
+void Must(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::_Exit(1);
+}
+template <class T>
+T Must(Result<T> result) {
+  Must(result.ok() ? Status() : result.status());
+  return *std::move(result);
+}
+
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double ProcessorSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+// A line of /proc/self/status, in KiB.
+long Resident(const std::string& key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind(key + ":", 0) == 0) return std::atol(line.c_str() + key.size() + 1);
+  return 0;
+}
+
+struct Setup {
+  bool gpt = false;
+  std::map<std::string, std::string> keys;
+  std::int64_t Number(const std::string& key) const {
+    auto found = keys.find(key);
+    if (found == keys.end()) {
+      std::fprintf(stderr, "%s= is missing\n", key.c_str());
+      std::_Exit(2);
+    }
+    return std::atoll(found->second.c_str());
+  }
+};
+
+// Inputs and labels without a pattern: element e of sample s is a function of both.
+class Drawn : public Samples {
+ public:
+  explicit Drawn(const Setup& s)
+      : gpt_(s.gpt),
+        batch_(s.Number("batch")),
+        width_(s.Number(gpt_ ? "length" : "features")),
+        classes_(s.Number(gpt_ ? "vocabulary" : "classes")) {}
+  std::int64_t count() const override { return batch_ * kBatches; }
+  std::vector<std::int64_t> input_dims() const override { return {width_}; }
+  std::vector<std::int64_t> label_dims() const override { return gpt_ ? std::vector<std::int64_t>{width_} : std::vector<std::int64_t>{}; }
+  std::int64_t classes() const override { return classes_; }
+  bool inputs_are_ids() const override { return gpt_; }
+  void Inputs(std::span<const std::int64_t> ids, Dtype, void* rows) const override {
+    std::size_t at = 0;
+    for (std::int64_t id : ids)
+      for (std::int64_t k = 0; k < width_; ++k, ++at) {
+        if (gpt_) static_cast<std::int32_t*>(rows)[at] = Symbol(id, k);
+        // Uniform, of variance 1.
+        else
+          static_cast<float*>(rows)[at] = (static_cast<float>(Draw(id, k) >> 40) * 0x1p-24f * 2 - 1) * 1.7320508f;
+      }
+  }
+  void Labels(std::span<const std::int64_t> ids, std::int32_t* rows) const override {
+    for (std::int64_t id : ids) {
+      if (!gpt_) *rows++ = static_cast<std::int32_t>(Draw(id, -1) % static_cast<std::uint64_t>(classes_));
+      for (std::int64_t k = 0; gpt_ && k < width_; ++k) *rows++ = Symbol(id, k + 1);
+    }
+  }
+  std::uint64_t content_hash() const override { return kSeed; }
+
+ private:
+  static std::uint64_t Draw(std::int64_t id, std::int64_t k) {
+    return HashCombine(HashCombine(kSeed, static_cast<std::uint64_t>(id)), static_cast<std::uint64_t>(k));
+  }
+  std::int32_t Symbol(std::int64_t id, std::int64_t k) const {
+    return static_cast<std::int32_t>((Draw(id, k) >> 8) % static_cast<std::uint64_t>(classes_));
+  }
+  bool gpt_;
+  std::int64_t batch_, width_, classes_;
+};
+
+TrainJob JobOf(const Setup& s) {
+  TrainJob job;
+  if (s.gpt) {
+    job.model = {.kind = ModelSpec::Kind::kGpt,
+                 .hidden = {},
+                 .layers = s.Number("layers"),
+                 .width = s.Number("width"),
+                 .heads = s.Number("heads"),
+                 .length = s.Number("length")};
+    job.optimizer = {
+        .kind = OptimizerSpec::Kind::kAdamW, .learning_rate = 3e-4, .weight_decay = .01, .beta1 = .9, .beta2 = .999, .epsilon = 1e-8};
+  } else {
+    job.model.hidden.assign(static_cast<std::size_t>(s.Number("hidden_layers")), s.Number("hidden"));
+    job.optimizer = {.kind = OptimizerSpec::Kind::kSgd, .learning_rate = .01, .momentum = 0};
+  }
+  job.batch = s.Number("batch");
+  job.seed = kSeed;
+  return job;
+}
+
+struct Batch {
+  Tensor inputs, labels, weights;
+};
+Batch Make(const Drawn& samples, std::int64_t number, std::int64_t batch, Share share) {
+  std::vector<std::int64_t> ids;
+  for (std::int64_t i = 0; i < share.count; ++i) ids.push_back(number * batch + share.begin + i);
+  auto tensor = [&](Dtype dtype, const std::vector<std::int64_t>& dims) {
+    Tensor t{dtype, {share.count}, {}};
+    t.dims.insert(t.dims.end(), dims.begin(), dims.end());
+    t.bytes.resize(static_cast<std::size_t>(NumElements(t.dims)) * SizeOf(dtype));
+    return t;
+  };
+  Batch b{tensor(samples.inputs_are_ids() ? Dtype::kI32 : Dtype::kF32, samples.input_dims()), tensor(Dtype::kI32, samples.label_dims()),
+          tensor(Dtype::kF32, {})};
+  samples.Inputs(ids, b.inputs.dtype, b.inputs.bytes.data());
+  samples.Labels(ids, reinterpret_cast<std::int32_t*>(b.labels.bytes.data()));
+  std::fill_n(reinterpret_cast<float*>(b.weights.bytes.data()), share.count,
+              1 / static_cast<float>(batch * NumElements(samples.label_dims())));
+  return b;
+}
+
+int Prepare(const Setup& s) {
+  Drawn samples(s);
+  Graph graph = Must(StepGraph(JobOf(s), samples, 1));
+  const std::string folder = s.keys.at("folder") + "/";
+  std::ofstream parameters(folder + "parameters.f32", std::ios::binary), manifest(folder + "parameters.txt");
+  StateStore store;
+  RunContext run{.seed = kSeed};
+  const std::int64_t batch = s.Number("batch");
+  for (const StateInfo& state : graph.states) {
+    if (state.kind != StateKind::kParameter || state.name == "optimizer/learning_rate") continue;
+    Must(store.Find(graph, state, {batch}, run));
+    Tensor tensor = store.Get(state.name);
+    manifest << state.name << fmt::format(" {}\n", fmt::join(tensor.dims, " "));
+    parameters.write(reinterpret_cast<const char*>(tensor.bytes.data()), static_cast<std::streamsize>(tensor.bytes.size()));
+  }
+  std::ofstream inputs(folder + "inputs", std::ios::binary), labels(folder + "labels.i32", std::ios::binary);
+  for (int k = 0; k < kBatches; ++k) {
+    Batch b = Make(samples, k, batch, {0, batch});
+    inputs.write(reinterpret_cast<const char*>(b.inputs.bytes.data()), static_cast<std::streamsize>(b.inputs.bytes.size()));
+    labels.write(reinterpret_cast<const char*>(b.labels.bytes.data()), static_cast<std::streamsize>(b.labels.bytes.size()));
+  }
+  for (std::ofstream* file : {&parameters, &manifest, &inputs, &labels}) {
+    file->close();
+    if (!*file) Must(Status(Code::kUserError, "BENCH05", "files of the bench cannot be written into " + folder));
+  }
+  return 0;
+}
+
+// What the ranks of one run exchange: words of a fixed length over a socket to the parent.
+constexpr std::size_t kWordBytes = 4096;
+bool Transfer(bool out, int fd, char* bytes, std::size_t length) {
+  for (std::size_t at = 0; at < length;) {
+    const ssize_t n = out ? write(fd, bytes + at, length - at) : read(fd, bytes + at, length - at);
+    if (n <= 0) return false;
+    at += static_cast<std::size_t>(n);
+  }
+  return true;
+}
+std::vector<std::string> Exchange(int hub, const std::string& mine, int ranks) {
+  const auto length = static_cast<std::uint32_t>(mine.size());
+  std::string word(kWordBytes, '\0');
+  if (length + 4 > kWordBytes) std::_Exit(1);
+  std::memcpy(word.data(), &length, 4);
+  std::memcpy(word.data() + 4, mine.data(), mine.size());
+  bool is_well = Transfer(true, hub, word.data(), kWordBytes);
+  std::vector<std::string> all;
+  for (int r = 0; r < ranks; ++r) {
+    is_well = is_well && Transfer(false, hub, word.data(), kWordBytes);
+    std::uint32_t theirs = 0;
+    std::memcpy(&theirs, word.data(), 4);
+    all.push_back(word.substr(4, theirs));
+  }
+  if (!is_well) std::_Exit(1);
+  return all;
+}
+
+// What an op does at least: multiply-adds twice, or bytes read and written once.
+struct Work {
+  double flops = 0, bytes = 0;
+};
+Work WorkOf(const Graph& graph, const Op& op, const Bindings& bindings) {
+  auto bytes = [&](ValueId v) {
+    const TensorType& type = graph.value(v).type;
+    return static_cast<double>(NumElements(Evaluate(type.shape, bindings))) * static_cast<double>(SizeOf(type.dtype));
+  };
+  auto sum = [&](const std::vector<ValueId>& values) {
+    double total = 0;
+    for (ValueId v : values) total += bytes(v);
+    return total;
+  };
+  if (op.def->traits.view || op.def->traits.source || op.def == &kRead || op.def == &kAssign || op.half == Half::kDone) return {};
+  if (op.def == &kMatMul) {
+    Dims a = Evaluate(graph.value(op.inputs[0]).type.shape, bindings), c = Evaluate(graph.value(op.outputs[0]).type.shape, bindings);
+    const std::int64_t inner = op.attrs.Int(Attr::kTransposeA) != 0 ? a[a.size() - 2] : a.back();
+    return {2.0 * static_cast<double>(NumElements(c)) * static_cast<double>(inner), 0};
+  }
+  // These read only a part of their first input.
+  if (op.def == &kGather || op.def == &kSlice) return {0, 2 * sum(op.outputs)};
+  return {0, sum(op.inputs) + sum(op.outputs)};
+}
+
+int TrainRank(const Setup& s, int rank, int ranks, int hub) {
+  // Memory at rest: the program is loaded, its threads stand, nothing of the model is there. The peak counts from here.
+  omp_set_num_threads(static_cast<int>(s.Number("threads")));
+#pragma omp parallel
+  {
+    omp_get_thread_num();
+  }
+  std::ofstream("/proc/self/clear_refs") << "5";
+  const long resting_kib = Resident("VmRSS");
+
+  Drawn samples(s);
+  const TrainJob job = JobOf(s);
+  const std::int64_t batch = job.batch;
+  const Share share = ShareOf(batch, rank, ranks);
+  std::vector<Batch> batches;
+  for (int k = 0; k < kBatches; ++k) batches.push_back(Make(samples, k, batch, share));
+  Graph graph = Must(StepGraph(job, samples, ranks));
+  std::unique_ptr<collective::Communicator> all;  // before the executable, which uses its memory
+  KernelTable table = CpuKernels();
+  ExecutorOptions options{.num_threads = static_cast<int>(s.Number("threads"))};
+  if (ranks > 1) {
+    collective::Rendezvous rendezvous{.rank = rank, .ranks = ranks, .machine = "here"};
+    rendezvous.exchange = [&](const std::string& mine) { return Result<std::vector<std::string>>(Exchange(hub, mine, ranks)); };
+    all = Must(collective::Communicator::Connect(std::move(rendezvous), {}));
+    AddSumKernels(&table, all.get(), job.deterministic);
+    options.registered_memory = [&](std::size_t bytes) { return all->Allocate(bytes); };
+  }
+  const Bindings bindings{share.count};
+  auto executable = Must(Compile(graph, bindings, StepProgram(graph, 1), table, options));
+  StateStore states;
+  std::vector<double> seconds, losses;
+  std::vector<OpTime> times;
+  struct Row {
+    int count = 0;
+    double seconds = 0;
+    Work work;
+  };
+  std::map<std::string, Row> rows;
+  const std::int64_t steps = s.Number("steps");
+  double processor = 0;
+  for (std::int64_t step = 0; step < kWarmSteps + steps + kTracedSteps; ++step) {
+    const Batch& b = batches[step % kBatches];
+    RunInputs inputs;
+    inputs.micro_batches[0] = {&b.inputs, &b.labels, &b.weights};
+    inputs.run = {.seed = kSeed, .step = static_cast<std::uint64_t>(step), .sample_offset = share.begin};
+    const bool traced = step >= kWarmSteps + steps;
+    if (traced) {
+      times.clear();
+      inputs.times = &times;
+    }
+    if (all != nullptr && step == kWarmSteps) Must(all->Barrier());
+    if (step == kWarmSteps) processor = ProcessorSeconds();
+    const double begin = Now();
+    RunOutputs outputs = Must(executable->Run(inputs, states));
+    if (step >= kWarmSteps && !traced) seconds.push_back(Now() - begin);
+    losses.push_back(ToRef(outputs.outputs[0][0]).data.at(0));
+    if (step + 1 == kWarmSteps + steps) processor = ProcessorSeconds() - processor;
+    for (const OpTime& t : times) {
+      Work work = WorkOf(graph, *t.op, bindings);
+      Row& row =
+          rows[fmt::format("{}{} {}", t.op->def->name, t.op->half == Half::kDone ? " (waited for)" : "", Name(t.op->provenance.phase))];
+      ++row.count;
+      row.seconds += static_cast<double>(t.end_ns - t.begin_ns) * 1e-9;
+      row.work.flops += work.flops;
+      row.work.bytes += work.bytes;
+    }
+  }
+  std::string by_op;
+  for (const auto& [name, row] : rows)
+    by_op += fmt::format("{}\"{}\": {{\"count\": {}, \"us\": {:.2f}, \"flops\": {:.0f}, \"bytes\": {:.0f}}}", by_op.empty() ? "" : ", ",
+                         name, row.count / kTracedSteps, row.seconds * 1e6 / kTracedSteps, row.work.flops / kTracedSteps,
+                         row.work.bytes / kTracedSteps);
+  std::vector<double> ordered = seconds;
+  std::sort(ordered.begin(), ordered.end());
+  losses.resize(std::min<std::size_t>(losses.size(), 20));
+  const std::string line = fmt::format(
+      "{{\"rank\": {}, \"median_ms\": {:.4f}, \"min_ms\": {:.4f}, \"processor_ms\": {:.4f}, \"resting_kib\": {}, \"peak_kib\": {}, "
+      "\"fallback_ops\": {}, \"arena_bytes\": {}, \"losses\": [{}], \"ops\": {{{}}}}}\n",
+      rank, ordered[ordered.size() / 2] * 1e3, ordered[0] * 1e3, processor * 1e3 / static_cast<double>(steps), resting_kib,
+      Resident("VmHWM"), executable->fallback_ops(), executable->arena_bytes(), fmt::join(losses, ", "), by_op);
+  // In one piece: lines of two ranks must not mix.
+  return write(1, line.data(), line.size()) == static_cast<ssize_t>(line.size()) ? 0 : 1;
+}
+
+int RooflineRank(const Setup& s, int rank, int ranks, int hub) {
+  omp_set_num_threads(static_cast<int>(s.Number("threads")));
+  double flops = 0, bandwidth = 0;
+  constexpr double kSecondsOfSize = .25;
+  for (std::int64_t n : {512, 1024, 2048}) {
+    // By our own kernel, which is oneDNN's product and nothing else.
+    Builder b;
+    b.Output("c", MatMul(b.Input("a", Dtype::kF32, {n, n}), b.Input("b", Dtype::kF32, {n, n})));
+    Graph graph = Must(b.Finish());
+    auto executable = Must(Compile(graph, {}, DefaultProgram(graph), CpuKernels(), {.num_threads = static_cast<int>(s.Number("threads"))}));
+    const Tensor square = ToTensor(Dtype::kF32, {{n, n}, std::vector<double>(static_cast<std::size_t>(n * n), .5)});
+    StateStore none;
+    std::vector<OpTime> times;
+    RunInputs inputs;
+    inputs.micro_batches[0] = {&square, &square};
+    inputs.times = &times;
+    Exchange(hub, "meet", ranks);
+    for (double end = Now() + kSecondsOfSize; Now() < end;) {
+      times.clear();
+      Must(executable->Run(inputs, none));
+      for (const OpTime& t : times) {
+        if (t.op->def == &kMatMul)
+          flops = std::max(flops, 2.0 * static_cast<double>(n * n * n) / (static_cast<double>(t.end_ns - t.begin_ns) * 1e-9));
+      }
+    }
+  }
+  const std::int64_t count = std::int64_t{32} << 20;  // floats: larger than any cache
+  std::vector<float> from(count, 1.f), to(count);
+  Exchange(hub, "meet", ranks);
+  for (double end = Now() + 4 * kSecondsOfSize; Now() < end;) {
+    const double begin = Now();
+#pragma omp parallel
+    {
+      const std::int64_t t = omp_get_thread_num(), n = omp_get_num_threads(), first = count * t / n, last = count * (t + 1) / n;
+      std::memcpy(to.data() + first, from.data() + first, static_cast<std::size_t>(last - first) * sizeof(float));
+    }
+    bandwidth = std::max(bandwidth, 2.0 * sizeof(float) * static_cast<double>(count) / (Now() - begin));
+  }
+  const std::string line = fmt::format("{{\"rank\": {}, \"flops_per_s\": {:.4g}, \"bytes_per_s\": {:.4g}}}\n", rank, flops, bandwidth);
+  return write(1, line.data(), line.size()) == static_cast<ssize_t>(line.size()) ? 0 : 1;
+}
+
+// Starts the ranks as processes and passes on what they exchange, until all have ended.
+template <class F>
+int RunRanks(int ranks, F run) {
+  std::vector<int> hubs;
+  for (int rank = 0; rank < ranks; ++rank) {
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) return 1;
+    if (fork() == 0) {
+      for (int hub : hubs) close(hub);
+      close(pair[0]);
+      const int code = run(rank, pair[1]);
+      std::fflush(stdout);
+      _exit(code);
+    }
+    close(pair[1]);
+    hubs.push_back(pair[0]);
+  }
+  std::string words(kWordBytes * hubs.size(), '\0');
+  for (bool goes_on = true; goes_on;) {
+    for (int rank = 0; goes_on && rank < ranks; ++rank) goes_on = Transfer(false, hubs[rank], words.data() + rank * kWordBytes, kWordBytes);
+    for (int rank = 0; goes_on && rank < ranks; ++rank) goes_on = Transfer(true, hubs[rank], words.data(), words.size());
+  }
+  for (int hub : hubs) close(hub);
+  int worst = 0;
+  for (int rank = 0, status = 0; rank < ranks && wait(&status) > 0; ++rank) worst |= status;
+  return worst == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: bench_training prepare|train|roofline mlp|gpt KEY=NUMBER...\n");
+    return 2;
+  }
+  const std::string verb = argv[1];
+  Setup setup{.gpt = std::strcmp(argv[2], "gpt") == 0, .keys = {}};
+  for (int i = 3; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const std::size_t at = argument.find('=');
+    if (at != std::string::npos) setup.keys[argument.substr(0, at)] = argument.substr(at + 1);
+  }
+  if (verb == "prepare") return Prepare(setup);
+  const int ranks = static_cast<int>(setup.Number("ranks"));
+  if (verb == "roofline") return RunRanks(ranks, [&](int rank, int hub) { return RooflineRank(setup, rank, ranks, hub); });
+  return RunRanks(ranks, [&](int rank, int hub) { return TrainRank(setup, rank, ranks, hub); });
+}
