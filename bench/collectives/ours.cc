@@ -5,13 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
-
 #include "bench/collectives/sweep.h"
+#include "bench/hub.h"
 #include "mlrunner/collective/communicator.h"
 
 using ropewalk::Result;
 using ropewalk::Status;
+namespace bench = ropewalk::bench;
 namespace collective = ropewalk::collective;
 
 namespace {
@@ -22,38 +22,9 @@ void Must(const Status& status) {
   std::_Exit(1);
 }
 
-// Words of a fixed length are enough here.
-constexpr std::size_t kWordBytes = 4096;
-
-bool Transfer(bool out, int fd, char* bytes, std::size_t length) {
-  for (std::size_t at = 0; at < length;) {
-    const ssize_t n = out ? write(fd, bytes + at, length - at) : read(fd, bytes + at, length - at);
-    if (n <= 0) return false;
-    at += static_cast<std::size_t>(n);
-  }
-  return true;
-}
-
-std::vector<std::string> Exchange(int hub, std::string mine, int ranks) {
-  const auto length = static_cast<std::uint32_t>(mine.size());
-  std::string word(kWordBytes, '\0');
-  std::memcpy(word.data(), &length, 4);
-  std::memcpy(word.data() + 4, mine.data(), mine.size());
-  bool is_well = Transfer(true, hub, word.data(), kWordBytes);
-  std::vector<std::string> all;
-  for (int r = 0; r < ranks; ++r) {
-    is_well = is_well && Transfer(false, hub, word.data(), kWordBytes);
-    std::uint32_t theirs = 0;
-    std::memcpy(&theirs, word.data(), 4);
-    all.push_back(word.substr(4, theirs));
-  }
-  if (!is_well) std::_Exit(1);
-  return all;
-}
-
 int RunRank(int rank, int ranks, collective::Wire wire, double seconds, const char* algorithm, int hub, sweep::Shared* shared) {
   collective::Rendezvous rendezvous{.rank = rank, .ranks = ranks, .machine = "here"};
-  rendezvous.exchange = [&](std::string mine) { return Result<std::vector<std::string>>(Exchange(hub, std::move(mine), ranks)); };
+  rendezvous.exchange = [&](const std::string& mine) { return Result<std::vector<std::string>>(bench::Exchange(hub, mine, ranks)); };
   auto connected = collective::Communicator::Connect(std::move(rendezvous), {.wire = wire});
   Must(connected.ok() ? Status() : connected.status());
   collective::Communicator& all = **connected;
@@ -94,11 +65,11 @@ int main(int argc, char** argv) {
     close(pair[1]);
     hubs.push_back(pair[0]);
   }
-  std::string words(kWordBytes * hubs.size(), '\0');
+  std::string words(bench::kWordBytes * hubs.size(), '\0');
   for (int rank = 0; rank < ranks; ++rank)
-    if (!Transfer(false, hubs[rank], words.data() + rank * kWordBytes, kWordBytes)) return 1;
+    if (!bench::Transfer(false, hubs[rank], words.data() + rank * bench::kWordBytes, bench::kWordBytes)) return 1;
   for (int hub : hubs)
-    if (!Transfer(true, hub, words.data(), words.size())) return 1;
+    if (!bench::Transfer(true, hub, words.data(), words.size())) return 1;
   int worst = 0;
   for (int rank = 0, status = 0; rank < ranks && wait(&status) > 0; ++rank) worst |= status;
   return worst == 0 ? 0 : 1;

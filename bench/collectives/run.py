@@ -14,12 +14,14 @@ huge pages in malloc, gloo the faster of its two algorithms at each size. Built 
 
 import argparse
 import json
-import math
 import os
 import shutil
 import statistics
 import subprocess
 import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from paired import lower_bound
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -65,16 +67,6 @@ def run_once(name, command, environment):
     if name == "ropewalk" and not any(line.get("steps", 0) > 0 for line in lines):
         sys.exit("error[BENCH04] ropewalk ran without its interpreter")
     return {line["bytes"]: line["us"] for line in lines if "us" in line}
-
-
-def lower_bound(ratios):
-    """The lower bound of the median with 95% confidence; None for too few."""
-    n, ordered = len(ratios), sorted(ratios)
-    below, k = 0.0, 0
-    while k < n and below + math.comb(n, k) / 2**n <= 0.05:
-        below += math.comb(n, k) / 2**n
-        k += 1
-    return ordered[k - 1] if k > 0 else None
 
 
 def bars_of(wire, ranks, peer):

@@ -24,6 +24,7 @@
 #include <fmt/ranges.h>
 
 #include "base/hash.h"
+#include "bench/hub.h"
 #include "mlrunner/collective/communicator.h"
 #include "mlrunner/data/sampler.h"
 #include "mlrunner/executor/executor.h"
@@ -193,34 +194,6 @@ int Prepare(const Setup& s) {
   return 0;
 }
 
-// What the ranks of one run exchange: words of a fixed length over a socket to the parent.
-constexpr std::size_t kWordBytes = 4096;
-bool Transfer(bool out, int fd, char* bytes, std::size_t length) {
-  for (std::size_t at = 0; at < length;) {
-    const ssize_t n = out ? write(fd, bytes + at, length - at) : read(fd, bytes + at, length - at);
-    if (n <= 0) return false;
-    at += static_cast<std::size_t>(n);
-  }
-  return true;
-}
-std::vector<std::string> Exchange(int hub, const std::string& mine, int ranks) {
-  const auto length = static_cast<std::uint32_t>(mine.size());
-  std::string word(kWordBytes, '\0');
-  if (length + 4 > kWordBytes) std::_Exit(1);
-  std::memcpy(word.data(), &length, 4);
-  std::memcpy(word.data() + 4, mine.data(), mine.size());
-  bool is_well = Transfer(true, hub, word.data(), kWordBytes);
-  std::vector<std::string> all;
-  for (int r = 0; r < ranks; ++r) {
-    is_well = is_well && Transfer(false, hub, word.data(), kWordBytes);
-    std::uint32_t theirs = 0;
-    std::memcpy(&theirs, word.data(), 4);
-    all.push_back(word.substr(4, theirs));
-  }
-  if (!is_well) std::_Exit(1);
-  return all;
-}
-
 // What an op does at least: multiply-adds twice, or bytes read and written once.
 struct Work {
   double flops = 0, bytes = 0;
@@ -268,7 +241,7 @@ int TrainRank(const Setup& s, int rank, int ranks, int hub) {
   ExecutorOptions options{.num_threads = static_cast<int>(s.Number("threads"))};
   if (ranks > 1) {
     collective::Rendezvous rendezvous{.rank = rank, .ranks = ranks, .machine = "here"};
-    rendezvous.exchange = [&](const std::string& mine) { return Result<std::vector<std::string>>(Exchange(hub, mine, ranks)); };
+    rendezvous.exchange = [&](const std::string& mine) { return Result<std::vector<std::string>>(bench::Exchange(hub, mine, ranks)); };
     all = Must(collective::Communicator::Connect(std::move(rendezvous), {}));
     AddSumKernels(&table, all.get(), job.deterministic);
     options.registered_memory = [&](std::size_t bytes) { return all->Allocate(bytes); };
@@ -346,7 +319,7 @@ int RooflineRank(const Setup& s, int rank, int ranks, int hub) {
     RunInputs inputs;
     inputs.micro_batches[0] = {&square, &square};
     inputs.times = &times;
-    Exchange(hub, "meet", ranks);
+    bench::Exchange(hub, "meet", ranks);
     for (double end = Now() + kSecondsOfSize; Now() < end;) {
       times.clear();
       Must(executable->Run(inputs, none));
@@ -358,7 +331,7 @@ int RooflineRank(const Setup& s, int rank, int ranks, int hub) {
   }
   const std::int64_t count = std::int64_t{32} << 20;  // floats: larger than any cache
   std::vector<float> from(count, 1.f), to(count);
-  Exchange(hub, "meet", ranks);
+  bench::Exchange(hub, "meet", ranks);
   for (double end = Now() + 4 * kSecondsOfSize; Now() < end;) {
     const double begin = Now();
 #pragma omp parallel
@@ -389,10 +362,11 @@ int RunRanks(int ranks, F run) {
     close(pair[1]);
     hubs.push_back(pair[0]);
   }
-  std::string words(kWordBytes * hubs.size(), '\0');
+  std::string words(bench::kWordBytes * hubs.size(), '\0');
   for (bool goes_on = true; goes_on;) {
-    for (int rank = 0; goes_on && rank < ranks; ++rank) goes_on = Transfer(false, hubs[rank], words.data() + rank * kWordBytes, kWordBytes);
-    for (int rank = 0; goes_on && rank < ranks; ++rank) goes_on = Transfer(true, hubs[rank], words.data(), words.size());
+    for (int rank = 0; goes_on && rank < ranks; ++rank)
+      goes_on = bench::Transfer(false, hubs[rank], words.data() + rank * bench::kWordBytes, bench::kWordBytes);
+    for (int rank = 0; goes_on && rank < ranks; ++rank) goes_on = bench::Transfer(true, hubs[rank], words.data(), words.size());
   }
   for (int hub : hubs) close(hub);
   int worst = 0;

@@ -20,11 +20,13 @@ else bytes over the rate of copies larger than the caches, both in the same repe
 import argparse
 import hashlib
 import json
-import math
 import os
 import statistics
 import subprocess
 import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from paired import lower_bound
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -59,16 +61,6 @@ def lines_of(name, command):
     if done.returncode != 0:
         raise RuntimeError(f"{name}: {' '.join(command)} exited {done.returncode}\n{done.stderr[-1500:]}")
     return sorted((json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")), key=lambda line: line["rank"])
-
-
-def lower_bound(ratios):
-    """The lower bound of the median with 95% confidence; None for too few."""
-    n, ordered = len(ratios), sorted(ratios)
-    below, k = 0.0, 0
-    while k < n and below + math.comb(n, k) / 2**n <= 0.05:
-        below += math.comb(n, k) / 2**n
-        k += 1
-    return ordered[k - 1] if k > 0 else None
 
 
 def step_ms(run):
