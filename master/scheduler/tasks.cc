@@ -229,7 +229,8 @@ void Scheduler::State::On(const TaskFailed& event) {
   if (task.rank) {
     const Code code = event.status.code();
     const bool of_a_peer = code == Code::kUnavailable || code == Code::kCancelled || code == Code::kStale;
-    return RankOver(*job, run, task.task, of_a_peer ? GangEnd::kPeer : GangEnd::kProgram,
+    const GangEnd end = of_a_peer ? GangEnd::kPeer : code == Code::kResourceExhausted ? GangEnd::kCrash : GangEnd::kProgram;
+    return RankOver(*job, run, task.task, end,
                     event.status.ok() ? Status(Code::kInternal, "TASK02", "it failed without a reason") : event.status);
   }
   switch (event.status.code()) {

@@ -1,6 +1,8 @@
 #include "mlrunner/collective/communicator.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <mutex>
 #include <utility>
 
@@ -156,6 +158,12 @@ class Connected : public Communicator {
       return Status(Code::kInvalid, "COLL10",
                     std::string(Name(call.collective)) + ": a mixing matrix or a window is missing, or has no place", "",
                     "give both to a mixing call, and to no other");
+    if (mixes && !one_sided_->IsOurs(call.window->number, call.window->memory))
+      return Status(Code::kInvalid, "COLL10", "the window of a mixing call is none of this communicator", "MakeWindow() has not made it",
+                    "give the one that MakeWindow() of this communicator returned");
+    for (const std::vector<double>& row : request.mixing)
+      if (!std::all_of(row.begin(), row.end(), [](double weight) { return std::isfinite(weight); }))
+        return Status(Code::kInvalid, "COLL10", "a weight of the mixing matrix is no finite number", "sums of such are none", "mend it");
     if ((is_counted != (call.counts != nullptr)) || (call.received != nullptr && !is_counted) ||
         (call.codec != nullptr && call.codec->error_feedback != (call.residual != nullptr)))
       return Status(Code::kInvalid, "COLL10", std::string(Name(call.collective)) + ": counts or residual are missing, or have no place");

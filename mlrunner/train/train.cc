@@ -15,6 +15,7 @@ namespace {
 
 // What main and the ranks agree on. The keys of a job file have the rules; a job that is made in C++ goes through them.
 Result<TrainJob> Checked(TrainJob job) {
+  job.data = {};  // the dataset says what is trained on
   Config config(TrainKeys(), "docs/training.md lists all keys");
   for (const std::string& setting : AsSettings(job)) RETURN_IF_ERROR(ApplySetting(&config, setting, "TrainJob"));
   if (job.model.kind != ModelSpec::Kind::kMlp)

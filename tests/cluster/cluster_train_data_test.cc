@@ -115,11 +115,16 @@ bool TrainData::Disturb(int steps, bool whole_worker) {
   auto [client, job] = cluster_.SubmitAccepted(Call(steps));
   EXPECT_TRUE(Eventually([&, id = job] { return Trains(id) || !client->running(); }, 60'000)) << cluster_.Logs();
   std::vector<int> machines = Machines(job);
-  if (!client->running() || machines.size() != 2) return false;
+  if (!client->running() || machines.size() != 2) {
+    EXPECT_EQ(client->Wait(90'000), 0) << client->err() << cluster_.Logs();
+    EXPECT_EQ(client->out(), undisturbed);
+    return false;
+  }
   if (whole_worker) {
     cluster_.KillWorker(machines[1]);  // the blocks that it has are lost with it
     cluster_.StartWorker(machines[1]);
   } else if (!cluster_.KillExecutor(machines[1], "text")) {
+    EXPECT_EQ(client->Wait(90'000), 0) << client->err() << cluster_.Logs();
     return false;
   }
   EXPECT_EQ(client->Wait(90'000), 0) << client->err() << cluster_.Logs();

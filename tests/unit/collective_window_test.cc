@@ -1,4 +1,6 @@
 // Windows of communicators: mixing with neighbours, ranks that stand still, leave, fail, or have no room.
+#include <limits>
+
 #include <gtest/gtest.h>
 
 #include "tests/unit/collective_gang.h"
@@ -48,6 +50,28 @@ TEST_P(WindowCalls, MixWithNeighboursExactly) {
         }
       }
     });
+}
+
+TEST_P(WindowCalls, AWindowOfNobodyAndWeightsThatAreNoNumbersAreRefused) {
+  WithRanks(2, Over(GetParam()), [&](Communicator& all, Meeting&) {
+    const auto weights = RingOfNeighbours(2);
+    std::vector<float> in(kCount), out(kCount);
+    EXPECT_EQ(all.Mix(Mixing(weights, Window(), in, &out)).tag(), "COLL10");
+    auto window = all.MakeWindow(2 * kCount * sizeof(float));
+    ASSERT_TRUE(window.ok()) << window.status().ToString();
+    Window elsewhere = *window;
+    elsewhere.memory += 64;
+    EXPECT_EQ(all.Mix(Mixing(weights, elsewhere, in, &out)).tag(), "COLL10");
+    elsewhere = *window;
+    elsewhere.number = 7;
+    EXPECT_EQ(all.Mix(Mixing(weights, elsewhere, in, &out)).tag(), "COLL10");
+    for (double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+      auto spoilt = weights;
+      spoilt[1][0] = bad;
+      EXPECT_EQ(all.Mix(Mixing(spoilt, *window, in, &out)).tag(), "COLL10");
+    }
+    EXPECT_TRUE(all.Mix(Mixing(weights, *window, in, &out)).ok());
+  });
 }
 
 // Rank 1 computes for all that time: its engine's own thread serves it.

@@ -362,6 +362,23 @@ TEST_F(Gang, ACrashIsTheProgramsAndALostPeerIsNot) {
       << p.scheduler->Job(job)->status.what();
 }
 
+// Without its neighbours, or with a disk that has been tidied, there may be enough the next time.
+TEST_F(Gang, ALackOfMemoryIsTriedTwiceAsACrashIs) {
+  p.AddWorker(1, 2);
+  JobId job = Start(2, {.placement_ms = 0, .attempts_max = 1, .restarts_max = 5});
+  for (int forming = 0; forming < 2; ++forming) {
+    std::vector<RunTask> ranks = Ranks();
+    ASSERT_EQ(ranks.size(), 2u);
+    EXPECT_EQ(p.scheduler->Job(job)->phase, JobPhase::kRunning);
+    std::size_t before = p.started.size();
+    Fail(ranks[0], Status(Code::kUnavailable, "NET01", "connection reset by rank 1"));
+    Fail(ranks[1], Status(Code::kResourceExhausted, "MEM01", "no memory"));
+    p.Advance(1'000);
+    if (forming == 0) JoinNew(before);
+  }
+  EXPECT_EQ(p.scheduler->Job(job)->status.code(), Code::kResourceExhausted) << p.scheduler->Job(job)->status.ToString();
+}
+
 // With several ranks in one executor the one whose thread crashed is named.
 TEST_F(Gang, TheCrashedRankIsNamedAmongThoseOfItsExecutor) {
   p.AddWorker(1, 3);

@@ -5,8 +5,9 @@
 //   order, and are the same on all ranks of the group; between streams there is no order, and ranks may reach them in different ones. So
 //   a library that wants one order for each of its communicators needs a communicator for each stream.
 //
-// Owner: whoever makes the communicator (CommunicatorOptions::native); it must outlive it. Thread rule: Check(), Start() and IsDone()
-// are called by one thread at a time, Abort() from any.
+// Owner: whoever makes the communicator (CommunicatorOptions::native); it must outlive it. Thread rule: Start() and IsDone() are called by
+// one thread at a time, Check() by those that make calls, beside it, Abort() from any. `wake` of a call may be called until Abort() has
+// returned or IsDone() has said yes, and not after.
 #pragma once
 
 #include <cstdint>

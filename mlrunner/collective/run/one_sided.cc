@@ -52,6 +52,10 @@ OneSided::Place OneSided::PlaceOf(std::int32_t window) const {
   const Window& mine = *Find(window);
   return {transport_->PlaceOf(mine.memory), mine.bytes};
 }
+bool OneSided::IsOurs(std::int32_t window, const char* memory) const {
+  const Window* found = Find(window);
+  return found != nullptr && found->memory == memory;
+}
 char* OneSided::MemoryOf(std::int32_t window) const { return Find(window)->memory; }
 std::int64_t OneSided::BytesOf(std::int32_t window) const { return Find(window)->bytes; }
 
@@ -62,9 +66,14 @@ Status OneSided::SetPlaces(std::int32_t window, std::span<const Place> places) {
     if (places[rank].bytes < 0)
       return Status(Code::kResourceExhausted, "COLL13", "rank " + std::to_string(rank) + " has no room for its window", "its pool is full",
                     "give it a larger pool (pool_bytes)");
+    // A peer's word; where windows are mapped, the lock lies before this one.
+    const std::uint64_t place = places[rank].place;
+    char* mapped = transport_->MappedAt(rank, place, static_cast<std::size_t>(places[rank].bytes));
+    if (mapped != nullptr && (place < kHeadBytes || place % alignof(Head) != 0))
+      return Status(Code::kInvalid, "COLL27", "rank " + std::to_string(rank) + " has its window where none can be",
+                    "it runs another version, or its memory is damaged", "run the same program on all ranks");
     mine.places[rank] = places[rank];
-    mine.mapped[rank] =
-        rank == rank_ ? mine.memory : transport_->MappedAt(rank, places[rank].place, static_cast<std::size_t>(places[rank].bytes));
+    mine.mapped[rank] = rank == rank_ ? mine.memory : mapped;
   }
   return {};
 }
@@ -228,8 +237,14 @@ bool OneSided::IsGood(std::int32_t peer, const Frame& frame) {
     good = good && frame.call < (lanes_[frame.lane].begun + kCallsAheadMax);
   } else if (frame.kind == Kind::kDone || frame.kind == Kind::kGot) {
     const auto found = under_way_.find({frame.lane, frame.channel, peer});
-    good = good && found != under_way_.end() && found->second > 0;
-    if (frame.kind == Kind::kGot) good = good && !peers_[peer].gets.empty() && peers_[peer].gets.front().bytes == frame.bytes;
+    const std::deque<Work>& gets = peers_[peer].gets;
+    // Gets end by their answers alone, in their order: their memory is written until then.
+    const auto gets_here =
+        std::count_if(gets.begin(), gets.end(), [&](const Work& get) { return get.lane == frame.lane && get.channel == frame.channel; });
+    good = good && found != under_way_.end() && found->second > (frame.kind == Kind::kDone ? static_cast<std::int64_t>(gets_here) : 0);
+    if (frame.kind == Kind::kGot)
+      good = good && !gets.empty() && gets.front().bytes == frame.bytes && gets.front().lane == frame.lane &&
+             gets.front().channel == frame.channel;
   } else {
     const Window* window = Find(frame.window);
     good = good && frame.kind >= Kind::kPut && frame.kind <= Kind::kGet && window != nullptr && frame.offset_bytes >= 0 &&

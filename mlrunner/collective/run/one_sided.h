@@ -50,6 +50,7 @@ class OneSided {
   Place PlaceOf(std::int32_t window) const;
   // Where the window lies on each rank; before anything is done to it.
   Status SetPlaces(std::int32_t window, std::span<const Place> places);
+  bool IsOurs(std::int32_t window, const char* memory) const;
   char* MemoryOf(std::int32_t window) const;
   std::int64_t BytesOf(std::int32_t window) const;
 
