@@ -189,7 +189,9 @@ int Prepare(const Setup& s) {
   }
   for (std::ofstream* file : {&parameters, &manifest, &inputs, &labels}) {
     file->close();
-    if (!*file) Must(Status(Code::kUserError, "BENCH05", "files of the bench cannot be written into " + folder));
+    if (!*file)
+      Must(Status(Code::kUserError, "BENCH05", "files of the bench cannot be written into " + folder,
+                  "the disk is full, or the folder is not ours", "make room there, or name another folder"));
   }
   return 0;
 }
