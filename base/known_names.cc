@@ -67,7 +67,7 @@ const std::vector<ConfigKey>& KnownKeys() {
       {"worker.name", kText, "", "in lists and logs; empty: host and process"},
       {"worker.drain_timeout", kNumber, "60", "seconds that SIGTERM waits for running tasks and for jobs that need what lies here"},
       {"worker.executor_silence", kNumber, "30",
-       "seconds after which an executor that says nothing (a stopped process) is ended; 0: never"},
+       "seconds (3 or more) after which an executor that says nothing (a stopped process) is ended; 0: never"},
       {"worker.artifacts", kBytes, "16G", "executables and libraries that are kept for the next executor"},
       {"worker.job_user", kText, "", "whom jobs run as; empty: as the worker. Needs root"},
       {"dev.dir", kText, "", "state of master and workers, and the token"},

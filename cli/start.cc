@@ -19,6 +19,7 @@ namespace ropewalk::cli {
 namespace {
 
 constexpr std::uint64_t kDrainSecondsMax = 7 * 24 * 3600;
+constexpr std::uint64_t kSilenceSecondsLeast = 3;  // a word is owed every second, and may be late
 
 // All folders of a path; daemons make only the last one themselves, so that a typing mistake does not create a tree. The home folder is
 // ours.
@@ -74,6 +75,10 @@ Status StartWorker(const Config& config) {
   if (config.Number("worker.executor_silence") > kDrainSecondsMax)
     return Status(Code::kInvalid, "SPEC02", "worker.executor_silence " + config.Text("worker.executor_silence") + " is not possible",
                   "it is longer than a week", "give at most " + std::to_string(kDrainSecondsMax) + " seconds, or 0: never");
+  if (const std::uint64_t silence = config.Number("worker.executor_silence"); silence > 0 && silence < kSilenceSecondsLeast)
+    return Status(Code::kInvalid, "SPEC02", "worker.executor_silence " + config.Text("worker.executor_silence") + " is not possible",
+                  "executors say something once a second: healthy ones would be ended",
+                  "give at least " + std::to_string(kSilenceSecondsLeast) + " seconds, or 0: never");
   options.silence_ms_max = static_cast<std::int64_t>(config.Number("worker.executor_silence")) * 1000;
   options.state_dir = folder;
   options.data_address = config.Text("worker.listen");

@@ -10,8 +10,9 @@ namespace ropewalk::dag {
 inline constexpr char kOutOfMemoryTag[] = "MEM01";
 
 // With this code an executor ends that finds its socket to its worker closed by the job's code: nothing else can reach the worker then.
-inline constexpr int kExitSocketClosed = 76;
-// What its worker calls that: the reason says more than a crash does.
+// A job may end with the same by itself, so it is none that programs use: neither of sysexits.h (64..78) nor of shells (from 126 on).
+inline constexpr int kExitSocketClosed = 117;
+// What its worker calls that, as the most likely cause: the reason says more than a crash does.
 inline constexpr char kSocketClosedTag[] = "WORKER32";
 
 }  // namespace ropewalk::dag

@@ -255,8 +255,7 @@ Job InitExecutor(int fd, std::vector<std::string> args) {
 
 // As far as it can be told before the options are read.
 OutputForm FormOfErrors() {
-  const char* form = std::getenv("ROPEWALK_OUTPUT");
-  return form == nullptr || std::strncmp(form, "json", 4) != 0 ? OutputForm::kTable : OutputForm::kJson;
+  return EnvironmentOptions([](const char* name) { return std::getenv(name); }).output;
 }
 
 // What executors get of the submitter's environment: how text and times are read, and what was declared.
@@ -266,7 +265,7 @@ std::vector<std::string> DeclaredEnvironment(const JobOptions& options) {
     std::string_view variable = *at;
     std::string_view name = variable.substr(0, variable.find('='));
     bool allowed = name == "LANG" || name == "LANGUAGE" || name == "TZ" || name.starts_with("LC_") || name == "ROPEWALK_OUTPUT" ||
-                   name == "ROPEWALK_QUIET" ||
+                   name == "ROPEWALK_COMMAND__OUTPUT" || name == "ROPEWALK_QUIET" || name == "ROPEWALK_JOB__QUIET" ||
                    std::find(options.environment_names.begin(), options.environment_names.end(), name) != options.environment_names.end();
     if (allowed) declared.emplace_back(variable);
   }

@@ -104,6 +104,14 @@ const Setting kSettings[] = {
      }},
 };
 
+Status ReadEnvironment(const Setting& setting, const Getenv& environment, JobOptions* options) {
+  for (const char* variable : {setting.variable, setting.long_variable}) {
+    const char* value = variable == nullptr ? nullptr : environment(variable);
+    if (value != nullptr && value[0] != 0) return setting.apply(variable, value, options);
+  }
+  return Status();
+}
+
 }  // namespace
 
 std::optional<std::uint64_t> ParseBytes(const std::string& text) {
@@ -133,20 +141,21 @@ std::vector<std::string> OptionFlags() {
   return flags;
 }
 
+JobOptions EnvironmentOptions(const Getenv& environment) {
+  JobOptions options;
+  for (const Setting& setting : kSettings) {
+    [[maybe_unused]] Status refused = ReadEnvironment(setting, environment, &options);  // Init says it
+  }
+  return options;
+}
+
 Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& environment) {
   JobOptions options;
   if (const char* fd = environment("ROPEWALK_EXECUTOR_FD"); fd != nullptr && fd[0] != 0) {
     options.executor_fd = std::atoi(fd);
     return options;
   }
-  for (const Setting& setting : kSettings) {
-    for (const char* variable : {setting.variable, setting.long_variable}) {
-      const char* value = variable == nullptr ? nullptr : environment(variable);
-      if (value == nullptr || value[0] == 0) continue;
-      RETURN_IF_ERROR(setting.apply(variable, value, &options));
-      break;
-    }
-  }
+  for (const Setting& setting : kSettings) RETURN_IF_ERROR(ReadEnvironment(setting, environment, &options));
   std::vector<std::string> kept;
   std::string embedded_flag;
   for (std::size_t i = 0; i < args->size(); ++i) {

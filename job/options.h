@@ -58,6 +58,9 @@ using Getenv = std::function<const char*(const char*)>;
 // arguments are left alone: its client took them out already.
 Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& environment);
 
+// What the environment alone says, for who has no options at hand: the defaults where it says nothing, or what Init refuses.
+JobOptions EnvironmentOptions(const Getenv& environment);
+
 // "--threads" and the others.
 std::vector<std::string> OptionFlags();
 

@@ -14,8 +14,10 @@ namespace ropewalk::job {
 
 class TaskStdout {
  public:
-  TaskStdout();   // what main printed so far goes out first; without a free descriptor nothing is changed
-  ~TaskStdout();  // so does what tasks printed
+  // What main printed so far goes out first. Where it cannot (another thread holds stdout for 100 ms), or no descriptor is free, nothing is
+  // changed.
+  TaskStdout();
+  ~TaskStdout();  // what tasks printed goes out first, too, unless one of them holds stdout for so long
   TaskStdout(const TaskStdout&) = delete;
   TaskStdout& operator=(const TaskStdout&) = delete;
 

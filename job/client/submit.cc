@@ -177,7 +177,7 @@ std::uint64_t TellLosses(const wire::JobState& state, std::uint64_t told, Termin
   return std::max(told, lost);
 }
 
-Result<wire::JobState> WaitForEnd(MasterLink* link, JobId job, Terminal* terminal, bool tell_losses) {
+Result<wire::JobState> WaitForEnd(MasterLink* link, JobId job, Terminal* terminal, bool talks) {
   std::uint64_t version = 0, told = 0;
   for (;;) {
     wire::ClientRequest request;
@@ -188,10 +188,10 @@ Result<wire::JobState> WaitForEnd(MasterLink* link, JobId job, Terminal* termina
     ASSIGN_OR_RETURN(wire::ClientResponse response, link->Call(&request, kPollMs));
     wire::JobState* state = response.mutable_job_state();
     std::lock_guard lock(terminal->mutex);
-    if (tell_losses) told = TellLosses(*state, told, terminal);
+    if (talks) told = TellLosses(*state, told, terminal);
     if (IsOver(*state)) return std::move(*state);
     version = state->version();
-    terminal->line.Show(Picture(*state));
+    if (talks) terminal->line.Show(Picture(*state));
     if (terminal->lines) terminal->lines->Show(Picture(*state));
   }
 }

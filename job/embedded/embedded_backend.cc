@@ -70,6 +70,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   scheduler::TimeMs tell_progress_at = 0;
   std::optional<Status> ended;  // the job's end; every wait returns it
   ProgressLines lines{"ropewalk: "};
+  scheduler::TimeMs lines_at = 0;  // when they are asked next: over all actions, since many short ones are a long job too
   GangRanks ranks{[this](const TaskAttempt& id, std::uint32_t epoch, std::uint64_t round, std::string bytes) {
     Post(scheduler::GangExchanged{executor, options.settings.job, id, epoch, round, std::move(bytes)});
   }};
@@ -196,7 +197,8 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   void WaitUntil(std::unique_lock<std::mutex>& lock, Ready ready) {
     ProgressLine line;
     const int every_ms = line.enabled() ? kProgressMs : kLinesMs;
-    scheduler::TimeMs show_at = NowMs() + (line.enabled() ? 0 : kLinesMs);
+    scheduler::TimeMs line_at = NowMs();
+    scheduler::TimeMs& show_at = line.enabled() ? line_at : lines_at;
     while (!ready()) {
       std::optional<scheduler::TimeMs> wake_at;
       if (!timers.empty()) wake_at = timers.begin()->first;
@@ -205,7 +207,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
           TellProgress(lock);
           if (ready()) return;
           if (!stepping) line.enabled() ? line.Show(Picture()) : lines.Show(Picture());
-          show_at = NowMs() + every_ms;
+          show_at = NowMs() + (stepping ? kProgressMs : every_ms);
         }
         wake_at = wake_at ? std::min(*wake_at, show_at) : show_at;
       }

@@ -34,7 +34,7 @@ namespace ropewalk::job {
 namespace {
 
 constexpr int kWelcomeMs = 30'000;
-constexpr std::uint32_t kProtocol = 1;
+constexpr std::uint32_t kProtocol = 2;  // 2: an executor owes a word every second
 constexpr auto kProgressEvery = std::chrono::seconds(1);
 constexpr int kExitOrphaned = 5;  // seen by nobody but a process list: the daemon is gone
 

@@ -27,9 +27,7 @@ Result<jobs::Arguments> Parse(int argc, char** argv) {
 int main(int argc, char** argv) {
   Result<jobs::Arguments> arguments = Parse(argc, argv);
   if (!arguments.ok()) {
-    const char* form = std::getenv("ROPEWALK_OUTPUT");
-    bool json = form != nullptr && std::string(form).starts_with("json");
-    job::PrintError(arguments.status(), json ? job::OutputForm::kJson : job::OutputForm::kTable);
+    job::PrintError(arguments.status(), job::EnvironmentOptions([](const char* name) { return std::getenv(name); }).output);
     return ExitCode(arguments.status().code());
   }
   if (arguments->job == "help") {

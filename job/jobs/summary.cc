@@ -9,6 +9,7 @@
 
 #include "base/escape.h"
 #include "dag/stage_graph.h"
+#include "job/options.h"
 #include "job/progress.h"
 #include "storage/input.h"
 
@@ -19,13 +20,6 @@ namespace {
 std::uint64_t ManifestNumber(const std::string& manifest, const std::string& name) {
   std::size_t at = manifest.find("\"" + name + "\": ");
   return at == std::string::npos ? 0 : std::strtoull(manifest.c_str() + at + name.size() + 4, nullptr, 10);
-}
-
-// Init read the options; the job's form of output is the environment's too.
-bool IsQuiet() {
-  const char* quiet = std::getenv("ROPEWALK_QUIET");
-  return quiet != nullptr && std::string(quiet) != "" && std::string(quiet) != "0" && std::string(quiet) != "off" &&
-         std::string(quiet) != "false" && std::string(quiet) != "no";
 }
 
 }  // namespace
@@ -52,9 +46,10 @@ void Summary::Print(const std::string& records_name) {
     return {input, ManifestNumber(head, "records"), ManifestNumber(head, "bytes"), only_hidden_names, false};
   });
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
-  if (IsQuiet()) return;
-  const char* form = std::getenv("ROPEWALK_OUTPUT");
-  const bool json = form != nullptr && std::string(form).starts_with("json");
+  // Init has taken the options, on a cluster even in another process; how a job talks is in the environment of both.
+  const job::JobOptions options = job::EnvironmentOptions([](const char* name) { return std::getenv(name); });
+  if (options.quiet) return;
+  const bool json = options.output != job::OutputForm::kTable;
   if (replaced && json) {
     std::fprintf(stderr, "{\"job\":%s,\"input_bytes\":%llu,\"seconds\":%.3f,\"output\":%s,\"replaced\":true}\n",
                  JsonString(arguments_.job).c_str(), static_cast<unsigned long long>(bytes_in), seconds, JsonString(folder).c_str());

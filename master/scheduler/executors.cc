@@ -144,10 +144,12 @@ void Scheduler::State::On(const ExecutorExited& event) {
     // Memory is the program's business too: nobody else can mend it, and it is tried again as often as an error is.
     const bool of_program = (by_itself && crashed) || code == Code::kResourceExhausted;
     Status status = event.reason;
-    if (event.reason.ok() || by_itself)
+    if (event.reason.ok() || by_itself) {
+      const std::string why = !event.reason.why().empty() ? event.reason.why() : by_itself ? "its code ended the process" : way;
       status = Status(of_program ? Code::kUserError : Code::kUnavailable, "GANG03",
-                      "rank " + Number(task.task) + (by_itself ? " crashed (" + way + ")" : " was lost with its executor"), "",
-                      "`ropewalk logs` shows its output");
+                      "rank " + Number(task.task) + (by_itself ? " crashed (" + way + ")" : " was lost with its executor"), why,
+                      event.reason.tag() == dag::kSocketClosedTag ? event.reason.fix() : "`ropewalk logs` shows its output");
+    }
     const GangEnd end = of_program ? GangEnd::kCrash : by_itself ? GangEnd::kPeer : GangEnd::kMachine;
     if (end == GangEnd::kMachine) WorkerFault(worker);
     RankOver(job, *FindStage(job, task.key), task.task, end, std::move(status));

@@ -37,8 +37,7 @@ Result<mlrunner::TrainArguments> Parse(int argc, char** argv) {
 }
 
 bool WantsJson() {
-  const char* form = std::getenv("ROPEWALK_OUTPUT");
-  return form != nullptr && std::string(form).starts_with("json");
+  return job::EnvironmentOptions([](const char* name) { return std::getenv(name); }).output != job::OutputForm::kTable;
 }
 
 void Print(const mlrunner::TrainSummary& s) {

@@ -293,6 +293,14 @@ TEST_F(DevCluster, AStateFolderInUseOrAnOpenAddressIsRefused) {
   EXPECT_EQ(Run({"start", "master", "--listen", "0.0.0.0:0", "--dir", "state2"}, &said), 2) << said;
   EXPECT_NE(said.find("SEC01"), std::string::npos) << said;
   EXPECT_EQ(Run({"start", "worker", "--listen", "0.0.0.0:0"}, &said), 2) << said;
+  // Healthy executors say something once a second only.
+  for (const char* seconds : {"1", "2"}) {
+    setenv("ROPEWALK_WORKER__EXECUTOR_SILENCE", seconds, 1);
+    EXPECT_EQ(Run({"start", "worker", "--dir", "state4"}, &said), 2) << said;
+    EXPECT_NE(said.find("error[SPEC02]"), std::string::npos) << said;
+    EXPECT_NE(said.find("give at least 3 seconds, or 0: never"), std::string::npos) << said;
+  }
+  unsetenv("ROPEWALK_WORKER__EXECUTOR_SILENCE");
   EXPECT_EQ(Run({"start", "worker", "--join", address_, "--token-file", "state/token", "--dir", (dir_ / "state/worker-1").string()}, &said),
             5)
       << said;

@@ -49,6 +49,17 @@ int PrintMain(Job& job) {
   return 0;
 }
 
+int SlowMain(Job& job) {
+  auto count = job.FromVector(Numbers(40), {.partitions = 8})
+                   .Map([](int n) {
+                     Dawdle(50);
+                     return n;
+                   })
+                   .Count();
+  std::printf("main counted %llu\n", static_cast<unsigned long long>(count));
+  return 0;
+}
+
 // What daemons do, and what no job may: an executor speaks to its worker through a descriptor that main did not open.
 int CloseMain(Job& job, bool reopen, bool in_task) {
   if (in_task)
@@ -158,6 +169,7 @@ int RunJob(int argc, char** argv) {
   if (name == "close_and_open") return CloseMain(job, true, false);
   if (name == "close_in_task") return CloseMain(job, false, true);
   if (name == "print") return PrintMain(job);
+  if (name == "slow") return SlowMain(job);
   if (name == "capture") return CaptureMain(job);
   if (name == "branch") return BranchMain(job);
   if (name == "crash") return CrashMain(job);
@@ -215,11 +227,22 @@ TEST_F(ClusterReplay, WhatTasksPrintStaysOutOfMainsOutput) {
   for (const char* talk : {" accepted by ", " succeeded in "}) EXPECT_EQ(quiet->err().find(talk), std::string::npos) << quiet->err();
 }
 
+TEST_F(ClusterReplay, ATerminalHasABarUnlessNothingIsToBeSaid) {
+  const std::string command = fs::read_symlink("/proc/self/exe").string() + " job slow";
+  for (const std::string variable : {"ROPEWALK_QUIET=0", "ROPEWALK_QUIET=1", "ROPEWALK_JOB__QUIET=on", "ROPEWALK_OUTPUT=json"}) {
+    auto client = cluster_->Submit({"/usr/bin/script", "-qec", command, "/dev/null"}, {"TERM=xterm", variable});
+    ASSERT_EQ(client->Wait(), 0) << client->out();
+    EXPECT_NE(client->out().find("main counted 40"), std::string::npos) << client->out();
+    EXPECT_EQ(client->out().find("\x1b[K") != std::string::npos, variable == "ROPEWALK_QUIET=0") << variable << ": " << client->out();
+  }
+}
+
 TEST_F(ClusterReplay, AMainThatClosesItsExecutorsSocketIsNamed) {
   for (const char* name : {"close", "close_and_open", "close_in_task"}) {
     auto client = Submit(name);
     EXPECT_EQ(client->Wait(60'000), 1) << client->err();
-    EXPECT_NE(client->err().find("the job's code closed descriptors that it did not open (closefrom"), std::string::npos) << client->err();
+    EXPECT_NE(client->err().find("most likely the job's code closed descriptors that it did not open (closefrom"), std::string::npos)
+        << client->err();
     EXPECT_NE(client->err().find("fix: close only what the job opened"), std::string::npos) << client->err();
   }
   auto good = Submit("once");

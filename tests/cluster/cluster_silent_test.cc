@@ -15,11 +15,12 @@ int RunJob(int argc, char** argv) {
   Job job = Init(argc, argv);
   std::vector<int> numbers;
   for (int i = 0; i < kNumbers; ++i) numbers.push_back(i);
-  if (std::getenv("SLOW_MAIN") != nullptr) std::this_thread::sleep_for(std::chrono::seconds(7));
+  const bool slow_main = std::getenv("SLOW_MAIN") != nullptr;
+  if (slow_main) std::this_thread::sleep_for(std::chrono::seconds(12));
   std::uint64_t sum = 0;
   for (std::uint64_t n : job.FromVector(numbers, {.partitions = 16})
-                             .Map([](int n) {
-                               std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                             .Map([slow_main](int n) {
+                               if (!slow_main) std::this_thread::sleep_for(std::chrono::milliseconds(100));
                                return static_cast<std::uint64_t>(n);
                              })
                              .Collect())
@@ -44,7 +45,7 @@ TEST(ClusterSilent, AStoppedExecutorIsEndedAndItsTasksAreRunAgain) {
 
 // Main is slow between its actions, and no task runs: that is not silence.
 TEST(ClusterSilent, AnIdleExecutorIsNotTakenForASilentOne) {
-  Cluster cluster({.workers = 1, .slots = 1, .worker_environment = {"ROPEWALK_WORKER__EXECUTOR_SILENCE=4"}});
+  Cluster cluster({.workers = 1, .slots = 1, .worker_environment = {"ROPEWALK_WORKER__EXECUTOR_SILENCE=10"}});
   auto [client, job] =
       cluster.SubmitAccepted({fs::read_symlink("/proc/self/exe"), "job", "silent"}, {"ROPEWALK_ENV=SLOW_MAIN", "SLOW_MAIN=1"});
   EXPECT_EQ(client->Wait(60'000), 0) << client->err();

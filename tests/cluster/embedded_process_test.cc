@@ -2,7 +2,10 @@
 //
 // The binary is also a job: `embedded_process_test --job OUT` sleeps in its one task, for longer than any test waits, after it has begun to
 // write OUT; with --quick it does not sleep.
+#include <cstdio>
+#include <future>
 #include <map>
+#include <thread>
 
 #include "job/ropewalk.h"
 #include "tests/cluster/process.h"
@@ -239,6 +242,14 @@ TEST_F(EmbeddedProcess, WhatTasksPrintGoesToStderr) {
   EXPECT_EQ(run->err(), "task 1\ntask 2\ntask 3\n") << "and nothing else: a short job is not talked about";
 }
 
+// What main printed cannot be flushed then: rather tasks print beside it than that it goes to the wrong place.
+TEST_F(EmbeddedProcess, WhatMainPrintedStaysInPlaceWhereAThreadHoldsTheStream) {
+  auto run = SlowJob({"--hold"});
+  ASSERT_EQ(run->Wait(), 0) << run->err();
+  EXPECT_EQ(run->out(), "begun, printed");
+  EXPECT_EQ(run->err(), "");
+}
+
 TEST_F(EmbeddedProcess, AMainThatRunsNoActionIsWarned) {
   auto idle = SlowJob({"--idle"});
   EXPECT_EQ(idle->Wait(), 0) << idle->err();
@@ -251,14 +262,36 @@ TEST_F(EmbeddedProcess, AMainThatRunsNoActionIsWarned) {
 
 // Two seconds of peace, then a line where no line can be drawn over; a script that wants none says so.
 TEST_F(EmbeddedProcess, ALongJobTellsItsProgressInLines) {
-  auto run = SlowJob({"--second"});
-  ASSERT_EQ(run->Wait(), 0) << run->err();
-  EXPECT_NE(run->err().find("ropewalk: "), std::string::npos) << run->err();
-  fs::remove_all(dir_ / "out");
-  auto quiet = Process(
-      Process::Options{{fs::read_symlink("/proc/self/exe"), "--job", "out", "--second"}, {"ROPEWALK_QUIET=1"}, dir_, dir_ / "log-q"});
-  EXPECT_EQ(quiet.Wait(), 0) << quiet.err();
-  EXPECT_EQ(quiet.err(), "");
+  for (const char* how : {"--until-told", "--many-until-told"}) {  // one long action, and many short ones
+    auto run = SlowJob({how});
+    EXPECT_TRUE(Eventually([&] { return run->err().find("ropewalk: ") != std::string::npos || !run->running(); })) << how;
+    std::ofstream(dir_ / "told") << "";
+    ASSERT_EQ(run->Wait(), 0) << run->err();
+    EXPECT_NE(run->err().find("ropewalk: "), std::string::npos) << how << ": " << run->err();
+    fs::remove(dir_ / "told");
+    fs::remove_all(dir_ / "out");
+  }
+  for (const char* variable : {"ROPEWALK_QUIET=1", "ROPEWALK_JOB__QUIET=on"}) {
+    auto quiet =
+        Process(Process::Options{{fs::read_symlink("/proc/self/exe"), "--job", "out", "--until-told"}, {variable}, dir_, dir_ / "log-q"});
+    std::this_thread::sleep_for(std::chrono::milliseconds(3'500));
+    std::ofstream(dir_ / "told") << "";
+    EXPECT_EQ(quiet.Wait(), 0) << quiet.err();
+    EXPECT_EQ(quiet.err(), "") << variable;
+    fs::remove(dir_ / "told");
+    fs::remove_all(dir_ / "out");
+  }
+}
+
+TEST_F(EmbeddedProcess, AQuietJobHasNoSummary) {
+  for (const char* variable : {"ROPEWALK_QUIET=1", "ROPEWALK_JOB__QUIET=yes"}) {
+    auto run = Run({"wordcount", "small", "-o", "out", "--overwrite"}, {variable});
+    EXPECT_EQ(run->Wait(), 0) << run->err();
+    EXPECT_EQ(run->err(), "") << variable;
+  }
+  auto json = Run({"wordcount", "small", "-o", "out", "--overwrite"}, {"ROPEWALK_COMMAND__OUTPUT=json", "ROPEWALK_JOB__QUIET=off"});
+  EXPECT_EQ(json->Wait(), 0) << json->err();
+  EXPECT_EQ(json->err().substr(0, 8), "{\"job\":\"") << json->err();
 }
 
 // Two jobs that overwrite one folder: each may count only what it committed itself. The first one stands in its print after its commit.
@@ -324,7 +357,25 @@ void JobMain(int argc, char** argv) {
     auto idle = job.FromVector(numbers).Map([](int n) { return n; });
     return;
   }
-  if (how == "--print") std::cout << "begun, ";
+  if (how == "--print" || how == "--hold") std::cout << "begun, ";
+  if (how == "--many-until-told") {
+    for (int round = 0; round < 600 && !fs::exists("told"); ++round)
+      (void)job.FromVector(numbers, {.partitions = 1})
+          .Map([](int n) { return std::this_thread::sleep_for(std::chrono::milliseconds(17)), n; })
+          .Count();
+    return;
+  }
+  std::promise<void> held, over;
+  std::thread holder;
+  if (how == "--hold") {
+    holder = std::thread([&] {
+      flockfile(stdout);
+      held.set_value();
+      over.get_future().wait();
+      funlockfile(stdout);
+    });
+    held.get_future().wait();
+  }
   job.FromVector(numbers, {.partitions = 1})
       .Map([how](int n) {
         if (how.empty()) {
@@ -332,7 +383,7 @@ void JobMain(int argc, char** argv) {
           marker.close();
           std::this_thread::sleep_for(std::chrono::seconds(120));
         }
-        if (how == "--second" && n == 1) std::this_thread::sleep_for(std::chrono::milliseconds(3'500));
+        if (how == "--until-told" && n == 1) Eventually([] { return fs::exists("told"); }, 40'000);
         if (how == "--print") std::cout << "task " << n << "\n" << std::flush;
         if (how == "--exit" && n == 3) std::exit(0);
         if (how == "--null" && n == 3) throw nullptr;
@@ -340,7 +391,9 @@ void JobMain(int argc, char** argv) {
         return n;
       })
       .WriteText(argv[2]);
-  if (how == "--print") std::cout << "printed";
+  over.set_value();
+  if (holder.joinable()) holder.join();
+  if (how == "--print" || how == "--hold") std::cout << "printed";
 }
 
 }  // namespace

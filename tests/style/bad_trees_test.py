@@ -183,11 +183,15 @@ class BadTrees(unittest.TestCase):
             'Status bad(Code::kNotFound, "A1", "what", "", "fix");': "why",
             'f({Code::kResourceExhausted, "A1",\n   "what", "why, and (more", ""});': "fix",
             'return {Code::kInvalid, "A1", "what", "why"};': "fix",
+            'Status(mine ? Code::kUserError : Code::kUnavailable, "A1", "what", "", "fix");': "why",
+            'Status((x.ok() ? Code::kStale : Code::kInvalid), "A1", "what", "why");': "fix",
         }
         fine = [
             whole,
             'Status(Code::kInternal, "A1", "our bug");',
             'Status(Code::kInvalid, tag, what);',
+            'Status(lost ? Code::kDataLoss : Code::kUnavailable, "A1", "what");',
+            'return {Failed(Code::kInvalid, tag), "no Status", x};',
             'const char* text = "Status(Code, a)";',
         ]
         for text, lacks in bad.items():

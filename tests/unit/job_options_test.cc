@@ -101,6 +101,25 @@ TEST(Options, TheLongNamesOfKeysMeanTheSameAndTheShortOnesWin) {
   EXPECT_EQ(taken.options->memory_bytes, 2ull << 30);
 }
 
+TEST(Options, TheEnvironmentAloneSaysHowAJobTalks) {
+  auto said = [](std::map<std::string, std::string> environment) {
+    return EnvironmentOptions([&](const char* name) {
+      auto at = environment.find(name);
+      return at == environment.end() ? nullptr : at->second.c_str();
+    });
+  };
+  EXPECT_FALSE(said({}).quiet);
+  EXPECT_TRUE(said({{"ROPEWALK_QUIET", "yes"}}).quiet);
+  EXPECT_TRUE(said({{"ROPEWALK_JOB__QUIET", "1"}}).quiet);
+  EXPECT_FALSE(said({{"ROPEWALK_JOB__QUIET", "1"}, {"ROPEWALK_QUIET", "off"}}).quiet);
+  EXPECT_EQ(said({{"ROPEWALK_COMMAND__OUTPUT", "jsonl"}}).output, OutputForm::kJsonLines);
+  // What Init refuses takes nothing else along.
+  const JobOptions wrong = said({{"ROPEWALK_THREADS", "none"}, {"ROPEWALK_OUTPUT", "json"}, {"ROPEWALK_QUIET", "1"}});
+  EXPECT_EQ(wrong.output, OutputForm::kJson);
+  EXPECT_TRUE(wrong.quiet);
+  EXPECT_TRUE(said({{"ROPEWALK_EXECUTOR_FD", "3"}, {"ROPEWALK_QUIET", "1"}}).quiet) << "an executor's too";
+}
+
 TEST(KnownNames, WhatNothingReadsIsRefusedWithTheNearestName) {
   auto check = [](std::vector<std::string> environment) { return CheckVariables(environment); };
   EXPECT_TRUE(

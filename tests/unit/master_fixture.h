@@ -318,7 +318,7 @@ class FakeWorker {
         }
         ++executors_started;
         wire::FromExecutor hello;
-        hello.mutable_hello()->set_protocol(1);
+        hello.mutable_hello()->set_protocol(2);
         Say(executor, hello);
         Print(executor, main_.before);
         if (main_.once.empty()) {

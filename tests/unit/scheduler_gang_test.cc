@@ -360,6 +360,7 @@ TEST_F(Gang, ACrashIsTheProgramsAndALostPeerIsNot) {
   EXPECT_EQ(p.scheduler->Job(job)->status.code(), Code::kUserError);
   EXPECT_NE(p.scheduler->Job(job)->status.what().find("rank 1 crashed (signal 11)"), std::string::npos)
       << p.scheduler->Job(job)->status.what();
+  EXPECT_TRUE(p.scheduler->Job(job)->status.why().starts_with("its code ended the process;")) << "the worker gave no reason";
 }
 
 // Without its neighbours, or with a disk that has been tidied, there may be enough the next time.
@@ -390,7 +391,7 @@ TEST_F(Gang, TheCrashedRankIsNamedAmongThoseOfItsExecutor) {
     const std::size_t before = p.started.size();
     ExecutorExited exited;
     exited.executor = ranks[0].executor;
-    exited.reason = Status(Code::kUserError, "WORKER31", "an executor ended by signal 11");
+    exited.reason = Status(Code::kUserError, "WORKER31", "an executor ended by signal 11", "it jumped off", "mend it");
     exited.signal = 11;
     exited.cursors = {{ranks[0].id, 0, 0, 0, ""}, {ranks[1].id, 1, 0, 11, ""}, {ranks[2].id, 2, 0, 0, ""}};
     p.Do(exited);
@@ -399,6 +400,7 @@ TEST_F(Gang, TheCrashedRankIsNamedAmongThoseOfItsExecutor) {
     if (forming == 0) JoinNew(before);
   }
   EXPECT_EQ(p.scheduler->Job(job)->status.what(), "rank 1 of stage s9 (RunGang \"g\" (g.cc:1)) on w1 failed: rank 1 crashed (signal 11)");
+  EXPECT_TRUE(p.scheduler->Job(job)->status.why().starts_with("it jumped off;")) << "as its worker said";
 }
 
 TEST_F(Gang, LossesInARowAreBoundedAndASteadyFormingForgivesThem) {

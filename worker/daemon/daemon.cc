@@ -29,7 +29,8 @@ constexpr std::size_t kDiskQueueMax = 64;  // chunks of artifacts, one for each 
 constexpr std::int64_t kFirstPauseMs = 50;
 constexpr std::uint32_t kForgetGraceMs = 2'000;  // for executors of a job that is over, and which nobody has told to stop
 constexpr std::int64_t kRankSilentMs = 6'000;    // the others have to be told within 10 s
-constexpr std::int64_t kRegisterMs = 15'000;     // silence that is borne until the master has said its own limit
+constexpr std::int64_t kSilentBeatsLeast = 3;
+constexpr std::int64_t kRegisterMs = 15'000;  // silence that is borne until the master has said its own limit
 
 }  // namespace
 
@@ -254,11 +255,14 @@ void Daemon::EndSilentExecutors() {
   for (const auto& [id, executor] : executors_) {
     if (!executor->checks.welcomed() || executor->stop_ordered) continue;  // they have limits of their own
     const bool ranks = executor->checks.runs_ranks();
-    const std::int64_t most_ms = ranks && options_.silence_ms_max > 0 ? std::min(kRankSilentMs, options_.silence_ms_max)
-                                 : ranks                              ? kRankSilentMs
-                                                                      : options_.silence_ms_max;
+    const std::int64_t limit_ms = ranks && options_.silence_ms_max > 0 ? std::min(kRankSilentMs, options_.silence_ms_max)
+                                  : ranks                              ? kRankSilentMs
+                                                                       : options_.silence_ms_max;
     executor->silent_ms += heartbeat_ms_;
-    if (most_ms <= 0 || executor->silent_ms < most_ms) continue;
+    if (limit_ms <= 0) continue;
+    // One heartbeat is added before a word may have come in it, and a second one while the word is under way: neither is silence.
+    const std::int64_t most_ms = std::max(limit_ms, kSilentBeatsLeast * heartbeat_ms_);
+    if (executor->silent_ms < most_ms) continue;
     silent.emplace_back(id, most_ms);
     executor->silent_ms = 0;
   }

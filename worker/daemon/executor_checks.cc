@@ -7,7 +7,7 @@
 namespace ropewalk::worker {
 namespace {
 
-constexpr std::uint32_t kProtocol = 1;
+constexpr std::uint32_t kProtocol = 2;  // 2: an executor owes a word every second
 constexpr std::size_t kLineBytesMax = 200;
 constexpr std::size_t kExchangeBytesMax = 64 << 10;
 

@@ -30,7 +30,7 @@ namespace {
 
 Status SocketClosed(const std::string& what) {
   return Status(Code::kUserError, dag::kSocketClosedTag, what,
-                "the job's code closed descriptors that it did not open (closefrom, close_range, a loop over close)",
+                "most likely the job's code closed descriptors that it did not open (closefrom, close_range, a loop over close)",
                 "close only what the job opened: an executor speaks to its worker through one of them");
 }
 
