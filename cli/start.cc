@@ -18,8 +18,8 @@
 namespace ropewalk::cli {
 namespace {
 
-constexpr std::uint64_t kDrainSecondsMax = 7 * 24 * 3600;
-constexpr std::uint64_t kSilenceSecondsLeast = 3;  // a word is owed every second, and may be late
+constexpr std::uint64_t kSecondsMax = 7 * 24 * 3600;  // of a setting: a week
+constexpr std::uint64_t kSilenceSecondsLeast = 3;     // a word is owed every second, and may be late
 
 // All folders of a path; daemons make only the last one themselves, so that a typing mistake does not create a tree. The home folder is
 // ours.
@@ -68,13 +68,13 @@ Status StartWorker(const Config& config) {
   options.artifact_bytes_max = config.Number("worker.artifacts");
   options.slots = static_cast<std::uint32_t>(config.Number("worker.slots"));
   options.memory_bytes = config.Number("worker.memory");
-  if (config.Number("worker.drain_timeout") > kDrainSecondsMax)
+  if (config.Number("worker.drain_timeout") > kSecondsMax)
     return Status(Code::kInvalid, "SPEC02", "worker.drain_timeout " + config.Text("worker.drain_timeout") + " is not possible",
-                  "it is longer than a week of waiting", "give at most " + std::to_string(kDrainSecondsMax) + " seconds");
+                  "it is longer than a week of waiting", "give at most " + std::to_string(kSecondsMax) + " seconds");
   options.drain_ms_max = static_cast<std::int64_t>(config.Number("worker.drain_timeout")) * 1000;
-  if (config.Number("worker.executor_silence") > kDrainSecondsMax)
+  if (config.Number("worker.executor_silence") > kSecondsMax)
     return Status(Code::kInvalid, "SPEC02", "worker.executor_silence " + config.Text("worker.executor_silence") + " is not possible",
-                  "it is longer than a week", "give at most " + std::to_string(kDrainSecondsMax) + " seconds, or 0: never");
+                  "it is longer than a week", "give at most " + std::to_string(kSecondsMax) + " seconds, or 0: never");
   if (const std::uint64_t silence = config.Number("worker.executor_silence"); silence > 0 && silence < kSilenceSecondsLeast)
     return Status(Code::kInvalid, "SPEC02", "worker.executor_silence " + config.Text("worker.executor_silence") + " is not possible",
                   "executors say something once a second: healthy ones would be ended",

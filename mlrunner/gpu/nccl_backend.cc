@@ -145,9 +145,12 @@ Status NcclBackend::Start(std::span<const collective::NativeCall> calls, const s
   }
   means_.api->stream(means_.context);
   // One group: were they begun one by one, NCCL might wait in the first for a rank that has begun another one first.
-  Status status;
-  if (std::int32_t code = means_.nccl->group_begin(); code != 0)
+  auto group = [&](std::int32_t code) {
+    if (code == 0) return Status();
     return Status(Code::kUnavailable, "GPU06", "NCCL failed: a group", means_.nccl->text(code), "the gang is formed anew");
+  };
+  RETURN_IF_ERROR(group(means_.nccl->group_begin()));
+  Status status;
   for (const collective::NativeCall& call : calls) {
     if (!status.ok()) break;
     status = Find(call)->sequence->Add(
@@ -161,8 +164,8 @@ Status NcclBackend::Start(std::span<const collective::NativeCall> calls, const s
          .root = call.group[0]});
   }
   // Ended whatever happened in it: the thread's next group would lie within it.
-  if (std::int32_t code = means_.nccl->group_end(); code != 0 && status.ok())
-    status = Status(Code::kUnavailable, "GPU06", "NCCL failed: a group", means_.nccl->text(code), "the gang is formed anew");
+  Status ended = group(means_.nccl->group_end());
+  if (status.ok()) status = std::move(ended);
   RETURN_IF_ERROR(status);
   for (const collective::NativeCall& call : calls) {
     Stream& stream = *Find(call);

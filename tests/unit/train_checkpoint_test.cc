@@ -173,22 +173,9 @@ class Resume : public ::testing::Test {
     for (int i = 0; i < 200; ++i) text << (random.OneIn(2) ? "red fish. " : "blue bird! ");
   }
   TrainJob Job(int steps, std::vector<std::string> more = {}) {
-    std::vector<std::string> settings = {"model.kind=gpt",
-                                         "model.layers=1",
-                                         "model.width=8",
-                                         "model.heads=2",
-                                         "model.length=6",
-                                         "data.kind=text",
-                                         "data.path=" + folder_.path() + "/text",
-                                         "train.batch=10",
-                                         "train.steps=" + std::to_string(steps),
-                                         "train.bucket_bytes=512",
-                                         "train.threads=1",
-                                         "optimizer.kind=adamw",
-                                         "optimizer.learning_rate=0.01",
-                                         "optimizer.warmup_steps=20"};
-    settings.insert(settings.end(), more.begin(), more.end());
-    return JobOf(settings);
+    return JobOf(
+        testing::TinyGpt(folder_.path() + "/text", steps,
+                         {{"train.batch=10", "optimizer.kind=adamw", "optimizer.learning_rate=0.01", "optimizer.warmup_steps=20"}, more}));
   }
   std::string Checkpoints() { return "checkpoint.folder=" + folder_.path() + "/checkpoints"; }
   testing::TempFolder folder_;

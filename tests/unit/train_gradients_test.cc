@@ -24,23 +24,8 @@ class TrainGradients : public ::testing::Test {
     for (int i = 0; i < 200; ++i) text += random.OneIn(2) ? "the cat sat. " : "a dog ran! ";
     std::ofstream(folder_.path() + "/text") << text;
   }
-  // A small GPT in f64: its table of characters is read by Gather, whose gradient is rows.
   std::vector<std::string> Gpt(int steps, std::vector<std::string> more = {}) {
-    std::vector<std::string> settings = {"model.kind=gpt",
-                                         "model.layers=1",
-                                         "model.width=8",
-                                         "model.heads=2",
-                                         "model.length=6",
-                                         "data.kind=text",
-                                         "data.path=" + folder_.path() + "/text",
-                                         "train.batch=22",
-                                         "train.steps=" + std::to_string(steps),
-                                         "train.dtype=f64",
-                                         "train.bucket_bytes=512",
-                                         "optimizer.learning_rate=0.1",
-                                         "train.threads=1"};
-    settings.insert(settings.end(), more.begin(), more.end());
-    return settings;
+    return testing::TinyGpt(folder_.path() + "/text", steps, {{"train.batch=22", "train.dtype=f64", "optimizer.learning_rate=0.1"}, more});
   }
   std::vector<double> Losses(const std::vector<std::string>& settings, std::int32_t ranks) {
     std::vector<RankResult> results = TrainOnThreads(JobOf(settings), ranks);

@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -254,6 +255,17 @@ inline TrainJob JobOf(const std::vector<std::string>& settings) {
   auto job = ReadTrainJob(config);
   EXPECT_TRUE(job.ok()) << job.status().ToString();
   return job.ok() ? *job : TrainJob();
+}
+
+// Settings of a GPT of one block that learns characters of the text in `path`, and `more`, which win. Its table of characters is read by
+// Gather, whose gradient is rows.
+inline std::vector<std::string> TinyGpt(const std::string& path, int steps, std::initializer_list<std::vector<std::string>> more) {
+  std::vector<std::string> settings = {
+      "model.kind=gpt",         "model.layers=1", "model.width=8",     "model.heads=2",
+      "model.length=6",         "data.kind=text", "data.path=" + path, "train.steps=" + std::to_string(steps),
+      "train.bucket_bytes=512", "train.threads=1"};
+  for (const std::vector<std::string>& part : more) settings.insert(settings.end(), part.begin(), part.end());
+  return settings;
 }
 
 }  // namespace ropewalk::mlrunner::testing

@@ -32,22 +32,8 @@ void ExpectFine(const std::vector<RankResult>& results) {
 class TrainRanks : public ::testing::Test {
  protected:
   std::vector<std::string> Gpt(const std::string& dtype, int steps, std::vector<std::string> more = {}) {
-    std::vector<std::string> settings = {"model.kind=gpt",
-                                         "model.layers=1",
-                                         "model.width=8",
-                                         "model.heads=2",
-                                         "model.length=6",
-                                         "data.kind=text",
-                                         "data.path=" + text_,
-                                         "train.batch=8",
-                                         "train.steps=" + std::to_string(steps),
-                                         "train.dtype=" + dtype,
-                                         "train.bucket_bytes=512",
-                                         "optimizer.kind=adamw",
-                                         "optimizer.learning_rate=0.01",
-                                         "train.threads=1"};
-    settings.insert(settings.end(), more.begin(), more.end());
-    return settings;
+    return testing::TinyGpt(text_, steps,
+                            {{"train.batch=8", "train.dtype=" + dtype, "optimizer.kind=adamw", "optimizer.learning_rate=0.01"}, more});
   }
   static std::vector<std::string> Mlp(const std::string& dtype, int steps, std::vector<std::string> more = {}) {
     std::vector<std::string> settings = {"model.hidden=24",
