@@ -141,9 +141,8 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     Send(message);
   }
 
-  // Tells, once a second, how far each running task is, where that has changed; of ranks always. Where there is nothing to
-  // tell it says just that: an executor that falls silent is ended. The
-  // worker passes it on with its heartbeat.
+  // Tells, once a second, how far each running task is, where that has changed; of ranks always. Where there is nothing to tell it says
+  // just that: an executor that falls silent is ended. The worker passes on what it is told with its heartbeat.
   [[noreturn]] void TellProgress() {
     std::map<TaskAttempt, std::pair<task::TaskCounters, std::string>> told;
     for (;;) {
