@@ -41,7 +41,8 @@ class Connected : public Communicator {
     transport_ = MakeTransport(&mesh);
     one_sided_ = std::make_unique<OneSided>(rank(), ranks(), transport_.get(), Engine::kOneSided);
     native_ = std::make_unique<NativeDesk>(options_.native, transport_.get());
-    cache_ = std::make_unique<InstanceCache>(rank(), transport_.get(), Means{.native = native_.get(), .one_sided = one_sided_.get()});
+    cache_ = std::make_unique<InstanceCache>(
+        rank(), transport_.get(), Means{.native = native_.get(), .one_sided = one_sided_.get(), .leaves_scratch = shares_memory_});
     engine_ = std::make_unique<Engine>(rank(), ranks(), options_.credit_bytes, transport_.get(), one_sided_.get(), cache_.get(),
                                        [this](const Status& why) { Abort(why); });
     std::lock_guard lock(links_mutex_);

@@ -152,6 +152,11 @@ Instance::~Instance() {
   transport_->Free(landing_);
 }
 
+bool Instance::IsInScratch(std::int32_t chunk) const {
+  const Chunk& sent = program_->chunks[chunk];
+  return header_->buffers[sent.buffer].role == Role::kScratch || program_->ranges[sent.range].kind == RangeKind::kNothing;
+}
+
 void Instance::MeasureStages() {
   const std::vector<std::int64_t> first(program_->loops.size());
   for (Stage& stage : stages_) stage.each_bytes = 0;
@@ -170,6 +175,8 @@ Status Instance::Prepare() {
   turns_.resize(program_->operands.size());
   edges_.assign(program_->steps.size(), 0);
   stages_.resize(program_->edges.size());
+  leaves_scratch_.assign(program_->edges.size(), means_.leaves_scratch);
+  left_.reserve(program_->edges.size());
   is_private_.resize(header_->buffers.size());
   std::size_t landing_bytes = 0, operands_max = 1;
   std::int64_t decoded_count = 0;
@@ -184,6 +191,8 @@ Status Instance::Prepare() {
         const Edge& edge = program_->edges[e];
         if (edge.peer != step.to || edge.channel != static_cast<std::int32_t>(c)) continue;
         edges_[s] = static_cast<std::int32_t>(e);
+        const std::int32_t sent = SentBy(step, *program_);
+        leaves_scratch_[e] = leaves_scratch_[e] && (sent == kNone || IsInScratch(sent));
       }
       if (step.op == Op::kEncode)
         decoded_count = std::max(decoded_count, layout_.OfChunk(program_->operands[step.first_operand].chunk, first.data()).count);
@@ -279,9 +288,21 @@ void Instance::Start(std::int32_t first_channel, const CallLabel& label, bool is
     if (program_->channels[c].start == collective::Start::kLocalCall) interpreter_->SetStarted(static_cast<std::int32_t>(c), is_called);
 }
 
-bool Instance::IsFlushed() const {
-  for (const Edge& edge : program_->edges)
-    if (!transport_->IsFlushed(edge.peer, first_channel_ + edge.channel)) return false;
+bool Instance::IsAtRest() const {
+  return std::all_of(left_.begin(), left_.end(),
+                     [&](const Left& left) { return transport_->IsFlushed(left.peer, left.channel, left.messages); });
+}
+
+bool Instance::IsFlushed() {
+  left_.clear();
+  for (std::size_t e = 0; e < program_->edges.size(); ++e) {
+    const Left posted{program_->edges[e].peer, first_channel_ + program_->edges[e].channel,
+                      transport_->Posted(program_->edges[e].peer, first_channel_ + program_->edges[e].channel)};
+    if (leaves_scratch_[e])
+      left_.push_back(posted);
+    else if (!transport_->IsFlushed(posted.peer, posted.channel, posted.messages))
+      return false;
+  }
   if (!is_counted_) return true;
   for (std::int32_t channel = 0; channel < header_->channel_count; ++channel)
     for (std::int32_t peer = 0; peer < header_->request.ranks; ++peer)
@@ -291,6 +312,8 @@ bool Instance::IsFlushed() const {
 
 Outcome Instance::Advance() {
   if (!has_ended_) {
+    if (!left_.empty() && !IsAtRest()) return status().ok() ? Outcome::kBlocked : Outcome::kFailed;
+    left_.clear();
     const Outcome outcome = interpreter_->AdvanceToBorder(*this);
     if (!status().ok() || !StartNatives()) return Outcome::kFailed;
     if (outcome != Outcome::kDone) return outcome;
@@ -314,9 +337,8 @@ Status Instance::RunToTheEnd() {
   for (;;) {
     switch (Advance()) {
       case Outcome::kDone:
-        return {};
-      case Outcome::kFailed:
-        return status();
+        if (IsAtRest()) return {};
+        [[fallthrough]];
       case Outcome::kBlocked:
         if (is_counted_ && means_.one_sided->Serve()) break;
         transport_->Wait(true);
@@ -324,6 +346,8 @@ Status Instance::RunToTheEnd() {
         break;
       case Outcome::kYielded:
         break;
+      case Outcome::kFailed:
+        return status();
     }
   }
 }
@@ -573,7 +597,9 @@ Outcome Instance::Try(const Interpreter& at, const Step& step) {
   const std::int32_t channel = first_channel_ + at.channel();
   if (step.op == Op::kFlush) {
     const bool is_done = !is_counted_ || means_.one_sided->IsDone(first_channel_, at.channel(), step.to);
-    return is_done && (at.channel() >= channels_ || transport_->IsFlushed(step.to, channel)) ? Outcome::kDone : Outcome::kBlocked;
+    return is_done && (at.channel() >= channels_ || transport_->IsFlushed(step.to, channel, transport_->Posted(step.to, channel)))
+               ? Outcome::kDone
+               : Outcome::kBlocked;
   }
   if (IsOneSided(step.op)) return TryOneSided(at, step);
   if (step.op == Op::kWait) return TryWait(step);

@@ -254,10 +254,10 @@ void TcpTransport::Consume(std::int32_t peer, std::int32_t channel) {
   line.in[kTurnsMax - 1] = {};
 }
 
-bool TcpTransport::IsFlushed(std::int32_t peer, std::int32_t channel) {
+bool TcpTransport::IsFlushed(std::int32_t peer, std::int32_t channel, std::uint64_t messages) {
   Line& line = LineOf(peer, channel);
-  if (line.written < line.posted) WriteOut(peer, channel);
-  return line.written == line.posted;
+  if (line.written < messages) WriteOut(peer, channel);
+  return line.written >= messages;
 }
 
 void TcpTransport::Wait(bool spin) {
