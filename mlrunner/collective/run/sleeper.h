@@ -1,5 +1,5 @@
-// Waiting for another core: look for a while, then let others run between two looks, then sleep. The one who waits announces that before its
-// last look, and a waker makes a system call only if it sees the announcement.
+// Waiting for another core: look for a while, then let others run between two looks, then sleep. The one who waits announces that before
+// its last look, and a waker makes a system call only if it sees the announcement.
 //
 //   waiter                                          waker
 //   seen = Announce(sleeper, for_what)              write (sequentially consistent)
