@@ -101,20 +101,23 @@ Result<std::unique_ptr<Instance>> Instance::Make(const Header* header, const Pro
                        !(step.op == Op::kSend && step.scale == kNone && program->operands[step.first_operand].scale == kNone);
     if (!CanRun(step.op) || (slot_memory && step.op != Op::kFlush && !IsOneSided(step.op)))
       return Status(Code::kInvalid, "COLL12", header->algorithm + ": " + std::string(Name(step.op)) + " cannot be run",
-                    slot_memory ? "the result is sent and not stored" : "there is no machine for such steps");
+                    slot_memory ? "the result is sent and not stored" : "there is no machine for such steps",
+                    slot_memory ? "mend the builder: give the step a scratch buffer as `dst`; it is sent from there"
+                                : "mend the builder: make it of steps that can be run, or add a machine in run/instance.cc");
   }
   for (const Codec& codec : header->request.codecs) RETURN_IF_ERROR(CheckCodec(codec));
   if (!header->request.codecs.empty() && header->accumulator != Dtype::kF32)
     return Status(Code::kInvalid, "COLL12",
                   header->algorithm + ": codecs of " + std::string(Name(header->request.dtype)) + " cannot be run",
-                  "they are for f32, f16 and bf16");
+                  "they are for f32, f16 and bf16", "convert the vector to one of these, or leave the codec out");
   ASSIGN_OR_RETURN(Layout layout, Layout::Make(*header, *program, sizes));
   for (const Step& step : program->steps)
     for (std::int32_t i = step.first_operand; i < step.first_operand + step.operand_count; ++i)
       if (program->operands[i].peer != kNone && !LandsInPlace(step, *program) &&
           layout.IsCounted(program->chunks[program->operands[i].chunk].range))
         return Status(Code::kInvalid, "COLL12", header->algorithm + ": " + std::string(Name(step.op)) + " cannot be run",
-                      "its message has a length that is learned at run time, and no place to land");
+                      "its message has a length that is learned at run time, and no place to land",
+                      "mend the builder: receive it unscaled into a buffer (recv), and use it from there");
   std::unique_ptr<Instance> instance(new Instance(header, program, std::move(layout), transport, means));
   const Layout& bound = instance->layout_;
   instance->interpreter_ = std::make_unique<Interpreter>(program, &instance->layout_);
@@ -217,7 +220,7 @@ Status Instance::Prepare() {
     if (landing_ == nullptr)
       return Status(Code::kResourceExhausted, "COLL13",
                     header_->algorithm + ": no room for " + std::to_string(landing_bytes) + " bytes where messages land",
-                    "the transport's pool is full", "");
+                    "the transport's pool is full", "give it a larger pool (pool_bytes), or use smaller segments (segment_bytes)");
   }
   decoded_.resize(static_cast<std::size_t>(decoded_count));
   rows_.resize(operands_max);
@@ -227,9 +230,13 @@ Status Instance::Prepare() {
 
 Status Instance::SetCounts(std::span<const std::int64_t> counts, std::int64_t room) {
   const auto ranks = static_cast<std::size_t>(header_->request.ranks);
-  if (counts.size() != ranks || std::any_of(counts.begin(), counts.end(), [](std::int64_t count) { return count < 0; }))
-    return Status(Code::kInvalid, "COLL01",
-                  header_->algorithm + ": " + std::to_string(ranks) + " counts are needed, none of them negative");
+  const auto negative = std::find_if(counts.begin(), counts.end(), [](std::int64_t count) { return count < 0; });
+  if (counts.size() != ranks || negative != counts.end())
+    return Status(Code::kInvalid, "COLL01", header_->algorithm + ": " + std::to_string(ranks) + " counts are needed, none of them negative",
+                  counts.size() != ranks
+                      ? std::to_string(counts.size()) + " are given"
+                      : "that for rank " + std::to_string(negative - counts.begin()) + " is " + std::to_string(*negative),
+                  "say for each rank how many elements it gets; 0 for one that gets none");
   layout_.SetRow(program_->rank, counts.data());
   room_ = room;
   MeasureStages();

@@ -57,7 +57,9 @@ Result<SharedMemory> SharedMemory::Open(int fd, std::size_t bytes) {
   if (data == MAP_FAILED) {
     close(fd);
     return Status(Code::kInvalid, "COLL13", "shared memory of a peer cannot be mapped",
-                  sound ? std::strerror(errno) : "its size is not sealed, or another");
+                  sound ? std::strerror(errno) : "its size is not sealed, or is not " + std::to_string(bytes) + " bytes",
+                  sound ? "give this process more address space (ulimit -v) or the ranks a smaller pool (pool_bytes), or use TCP"
+                        : "run one version with the same options on all ranks");
   }
   SharedMemory memory;
   memory.data_ = static_cast<char*>(data);
