@@ -22,7 +22,9 @@
 namespace ropewalk::mlrunner {
 
 // "This kernel does not do that shape or layout": the table takes the reference.
-inline Status Declined() { return Status(Code::kInvalid, "KERNEL01", "declined"); }
+inline Status Declined() {
+  return Status(Code::kInvalid, "KERNEL01", "declined", "this kernel does not do that shape, type or layout", "let the table take another");
+}
 
 inline bool AllRowMajor(const KernelRequest& r) {
   for (const auto* list : {&r.in, &r.out}) {

@@ -25,7 +25,8 @@ Status CheckIndices(const void* data, Dtype dtype, std::int64_t n, std::int64_t 
   for (std::int64_t i = 0; i < n; ++i) {
     std::int64_t at = IndexAt(data, dtype, i);
     if (at < 0 || at >= size) {
-      return Status(Code::kUserError, "RUN05", fmt::format("{} {} is {}", what, i, at), fmt::format("it must lie in [0, {})", size));
+      return Status(Code::kUserError, "RUN05", fmt::format("{} {} is {}", what, i, at), fmt::format("it must lie in [0, {})", size),
+                    at < 0 ? "mend the data: labels and indices count from 0" : "mend the data, or give the model more classes or rows");
     }
   }
   return {};
