@@ -230,6 +230,12 @@ class BadTrees(unittest.TestCase):
             ours + 'return Bad("what", "", "");': [],
         }.items():
             self.assertEqual(list(errors.complaints("x.cc", text)), said, text)
+        with tempfile.TemporaryDirectory() as root:
+            with open(os.path.join(root, "bad.h"), "w") as file:
+                file.write("Status Misfit(const Op& op, std::string why, std::string fix);\n")
+            text = f'#include "{root}/bad.h"\nreturn Misfit(op, "why", CALL);\n'
+            self.assertEqual(list(errors.complaints("x.cc", text.replace("CALL", '""'))), ["x.cc:2: Misfit is given no fix"])
+            self.assertEqual(list(errors.complaints("x.cc", text.replace("CALL", '"fix"'))), [])
 
     def test_an_empty_tree_is_no_success(self):
         for checker in ("floors", "naming"):

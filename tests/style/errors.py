@@ -3,16 +3,18 @@
 
 usage: errors.py [FOLDER...]      (default: the folders of our code below the current one)
 
-A Status is made by `Status(code, tag, what, why, fix)`, by the same in braces, or by `Status name(code, ...)`. The code may be one of Code, an
-expression that chooses one (`mine ? Code::kUserError : Code::kUnavailable`), or a variable; the tag a literal or a variable. Each such call
-must give `why` and `fix`, and neither as an empty literal. What a helper hands on to one (`Status Bad(..., std::string why, std::string fix)`,
-or a lambda) is asked of its callers: a `why` or `fix` of theirs is no empty literal either, and has none as its default. Exits with 1 and a
-line for each that does not.
+A Status is made by `Status(code, tag, what, why, fix)`, by the same in braces, or by `Status name(code, ...)`. The code may be one of
+Code, an expression that chooses one (`mine ? Code::kUserError : Code::kUnavailable`), or a variable; the tag a literal or a variable.
+Each such call must give `why` and `fix`, and neither as an empty literal. What a helper hands on to one (`Status Bad(..., std::string why,
+std::string fix)`, or a lambda) is asked of its callers, in its file and in those that include its header: a `why` or `fix` of theirs is no
+empty literal either, and has none as its default. Not seen: a code in braces whose variable is not called so. Exits with 1 and a line for
+each that is wrong.
 
 A few codes say all there is to say of the recovery that they have (base/status.h), and job/report.cc completes them by it: our own bugs,
 messages that are dropped, blocks and peers that are gone, what somebody cancelled. Only these may leave a part out; a code from a variable
 may be any.
 """
+import functools
 import re
 import sys
 from pathlib import Path
@@ -21,13 +23,14 @@ COMPLETED = ("kInternal", "kStale", "kDataLoss", "kUnavailable", "kCancelled")
 FOLDERS = ("base", "bench", "cli", "dag", "examples", "job", "master", "mlrunner", "rpc", "storage", "worker")
 CALL = re.compile(r"\bStatus(?:\s+[a-z]\w*)?\s*[({]|\breturn\s*\{|(?<=[(,=])\s*\{")
 CODE = re.compile(r"\bCode::(k\w+)")
-# A first argument that is a code: one of Code's, or an expression that names what it is by ("code", "status.code()", "static_cast<Code>(c)").
+# A first argument that is a code: one of Code's, or an expression that names it ("code", "status.code()", "static_cast<Code>(c)").
 A_CODE = re.compile(r"\bCode::k\w|\b[Cc]ode\b|\w_code\b")
 DECLARATION = re.compile(r"^(?:const\s+)?[\w:]+(?:<.*>)?\s*(?:[&*]+\s*\w*|\s\w+)(?:\s*=.*)?$", re.DOTALL)
 STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])\'')
 EMPTY = ('""', "{}", "std::string()")
 # A function that makes errors of what it is given: `Status Bad(...) {`, `Status Bad(...) const {`, `auto bad = [&](...) {`.
 HELPER = re.compile(r"\bStatus\s+(?:\w+::)*([A-Z]\w*)\(|\bauto\s+(\w+)\s*=\s*\[[^\]]*\]\(")
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 PART = re.compile(r"\bstd::string(?:_view)?\b[\s&]+(why|fix)\b(?:\s*=\s*(.*))?$", re.DOTALL)
 
 
@@ -77,7 +80,7 @@ def is_completed(code):
 
 
 def helpers(text):
-    """(name, where it stands, {"why" and "fix": their places among its parameters}, which of them are empty by default, the Status in its body)"""
+    """(name, where it stands, places of `why` and `fix` among its parameters, which of them are empty by default, the Status it makes)"""
     for match in HELPER.finditer(text):
         parameters, end = arguments_and_end(text, match.end())
         places, defaults = {}, []
@@ -94,6 +97,11 @@ def helpers(text):
         yield match[1] or match[2], match.start(), places, defaults, made
 
 
+@functools.lru_cache(maxsize=None)
+def helpers_of(header):
+    return list(helpers(Path(header).read_text())) if Path(header).is_file() else []
+
+
 def complaints(path, text):
     def at(start):
         return f"{path}:{text.count(chr(10), 0, start) + 1}"
@@ -104,11 +112,13 @@ def complaints(path, text):
         lacks = [name for name, index in (("why", 3), ("fix", 4)) if len(parts) <= index or parts[index] in EMPTY]
         if lacks:
             yield f"{at(start)}: error {parts[1]} lacks {' and '.join(lacks)}"
-    for name, start, places, defaults, made in helpers(text):
-        if made is not None and is_completed(made[1][0]):
-            continue
+    own = [helper for helper in helpers(text) if helper[-1] is None or not is_completed(helper[-1][1][0])]
+    for name, start, _, defaults, _ in own:
         for part in defaults:
             yield f"{at(start)}: {name} makes errors without {part} where its callers say none"
+    mine = {name for name, *_ in helpers(text)}
+    declared = [helper for header in INCLUDE.findall(text) for helper in helpers_of(header) if helper[0] not in mine]
+    for name, _, places, _, _ in own + declared:
         for call in re.finditer(rf"\b{name}\(", text):
             given = arguments(text, call.end())
             for part, index in places.items():
