@@ -4,9 +4,12 @@
 // Thread rule: functions only.
 #pragma once
 
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -42,6 +45,34 @@ inline std::vector<std::string> Exchange(int hub, const std::string& mine, int r
   }
   if (!is_well) std::_Exit(1);
   return all;
+}
+
+// Starts the ranks as processes and passes on what they exchange, until all have ended.
+template <class F>
+int RunRanks(int ranks, F run) {
+  std::vector<int> hubs;
+  for (int rank = 0; rank < ranks; ++rank) {
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) return 1;
+    if (fork() == 0) {
+      for (int hub : hubs) close(hub);
+      close(pair[0]);
+      const int code = run(rank, pair[1]);
+      std::fflush(stdout);
+      _exit(code);
+    }
+    close(pair[1]);
+    hubs.push_back(pair[0]);
+  }
+  std::string words(kWordBytes * hubs.size(), '\0');
+  for (bool goes_on = true; goes_on;) {
+    for (int rank = 0; goes_on && rank < ranks; ++rank) goes_on = Transfer(false, hubs[rank], words.data() + rank * kWordBytes, kWordBytes);
+    for (int rank = 0; goes_on && rank < ranks; ++rank) goes_on = Transfer(true, hubs[rank], words.data(), words.size());
+  }
+  for (int hub : hubs) close(hub);
+  int worst = 0;
+  for (int rank = 0, status = 0; rank < ranks && wait(&status) > 0; ++rank) worst |= status;
+  return worst == 0 ? 0 : 1;
 }
 
 }  // namespace ropewalk::bench

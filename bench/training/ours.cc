@@ -7,8 +7,6 @@
 // Keys: batch, ranks, threads, steps, folder; mlp: features, hidden, hidden_layers, classes; gpt: vocabulary, length, width, heads, layers.
 #include <omp.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -347,35 +345,6 @@ int RooflineRank(const Setup& s, int rank, int ranks, int hub) {
   return write(1, line.data(), line.size()) == static_cast<ssize_t>(line.size()) ? 0 : 1;
 }
 
-// Starts the ranks as processes and passes on what they exchange, until all have ended.
-template <class F>
-int RunRanks(int ranks, F run) {
-  std::vector<int> hubs;
-  for (int rank = 0; rank < ranks; ++rank) {
-    int pair[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) return 1;
-    if (fork() == 0) {
-      for (int hub : hubs) close(hub);
-      close(pair[0]);
-      const int code = run(rank, pair[1]);
-      std::fflush(stdout);
-      _exit(code);
-    }
-    close(pair[1]);
-    hubs.push_back(pair[0]);
-  }
-  std::string words(bench::kWordBytes * hubs.size(), '\0');
-  for (bool goes_on = true; goes_on;) {
-    for (int rank = 0; goes_on && rank < ranks; ++rank)
-      goes_on = bench::Transfer(false, hubs[rank], words.data() + rank * bench::kWordBytes, bench::kWordBytes);
-    for (int rank = 0; goes_on && rank < ranks; ++rank) goes_on = bench::Transfer(true, hubs[rank], words.data(), words.size());
-  }
-  for (int hub : hubs) close(hub);
-  int worst = 0;
-  for (int rank = 0, status = 0; rank < ranks && wait(&status) > 0; ++rank) worst |= status;
-  return worst == 0 ? 0 : 1;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -392,6 +361,6 @@ int main(int argc, char** argv) {
   }
   if (verb == "prepare") return Prepare(setup);
   const int ranks = static_cast<int>(setup.Number("ranks"));
-  if (verb == "roofline") return RunRanks(ranks, [&](int rank, int hub) { return RooflineRank(setup, rank, ranks, hub); });
-  return RunRanks(ranks, [&](int rank, int hub) { return TrainRank(setup, rank, ranks, hub); });
+  if (verb == "roofline") return bench::RunRanks(ranks, [&](int rank, int hub) { return RooflineRank(setup, rank, ranks, hub); });
+  return bench::RunRanks(ranks, [&](int rank, int hub) { return TrainRank(setup, rank, ranks, hub); });
 }

@@ -17,16 +17,11 @@ Gradients NoGradient(const GradientContext& c) { return Gradients(c.in.size()); 
 
 Result<Types> InferFirstVersion(const InferContext&) { return Types{{Dtype::kToken, {}}}; }
 Result<Types> InferRead(const InferContext& c) {
-  if (c.in[0].dtype != Dtype::kToken) {
-    return Misfit(c, "a state is read at a version, which is a token", "let Builder::Read make the op, or give it the version as input 0");
-  }
+  if (c.in[0].dtype != Dtype::kToken) return Misfit(c, "a state is read at a version, which is a token");
   return InferFromAttributes(c);
 }
 Result<Types> InferAssign(const InferContext& c) {
-  if (c.in[0].dtype != Dtype::kToken) {
-    return Misfit(c, "a state is assigned after a version, which is a token",
-                  "let Builder::Assign make the op, or give it the version as input 0");
-  }
+  if (c.in[0].dtype != Dtype::kToken) return Misfit(c, "a state is assigned after a version, which is a token");
   return Types{{Dtype::kToken, {}}};
 }
 Gradients IdentityGradient(const GradientContext& c) { return {G(c)}; }
@@ -54,10 +49,8 @@ Gradients CustomGradientGradient(const GradientContext& c) {
 Result<Types> InferReshape(const InferContext& c) {
   Shape shape = c.op.attrs.ShapeOf(Attr::kShape);
   if (NumElements(shape) != NumElements(c.in[0].shape)) {
-    return Misfit(c,
-                  fmt::format("the new shape {} has {} elements, the old one {}", ToString(shape, c.symbols),
-                              NumElements(shape).ToString(c.symbols), NumElements(c.in[0].shape).ToString(c.symbols)),
-                  "name a shape of as many elements; Reshape keeps them all");
+    return Misfit(c, fmt::format("the new shape {} has {} elements, the old one {}", ToString(shape, c.symbols),
+                                 NumElements(shape).ToString(c.symbols), NumElements(c.in[0].shape).ToString(c.symbols)));
   }
   return Types{{c.in[0].dtype, shape}};
 }
@@ -69,11 +62,7 @@ Result<Types> InferTranspose(const InferContext& c) {
   std::sort(sorted.begin(), sorted.end());
   bool fits = sorted.size() == c.in[0].shape.size();
   for (std::size_t i = 0; fits && i < sorted.size(); ++i) fits = sorted[i] == static_cast<std::int64_t>(i);
-  if (!fits) {
-    return Misfit(
-        c, fmt::format("the permutation [{}] does not name each of {} dimensions once", fmt::join(order, ", "), c.in[0].shape.size()),
-        "name 0 to the last dimension, each once, in the new order");
-  }
+  if (!fits) return Misfit(c, "the permutation must name each dimension once");
   Shape shape;
   for (std::int64_t axis : order) shape.push_back(c.in[0].shape[axis]);
   return Types{{c.in[0].dtype, shape}};
@@ -86,26 +75,20 @@ Gradients TransposeGradient(const GradientContext& c) {
 
 Result<Types> InferBroadcastTo(const InferContext& c) {
   Shape shape = c.op.attrs.ShapeOf(Attr::kShape);
-  if (Broadcast(c.in[0].shape, shape) != shape) {
-    return Misfit(c,
-                  "it does not broadcast to " + ToString(shape, c.symbols) + ": from the right, its dimensions must be equal to those or 1",
-                  "Reshape it, so that a 1 stands where it is to be repeated");
-  }
+  if (Broadcast(c.in[0].shape, shape) != shape) return Misfit(c, "it does not broadcast to " + ToString(shape, c.symbols));
   return Types{{c.in[0].dtype, shape}};
 }
 Gradients BroadcastToGradient(const GradientContext& c) { return {SumTo(G(c), c.in[0].shape())}; }
 
 Result<Types> InferSlice(const InferContext& c) {
   int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
-  if (axis < 0) return NoSuchAxis(c, c.in[0]);
+  if (axis < 0) return Misfit(c, "there is no such axis");
   Dim begin = c.op.attrs.DimOf(Attr::kBegin), end = c.op.attrs.DimOf(Attr::kEnd), size = c.in[0].shape[axis];
   Dim count = end - begin, left = size - end;
   if ((count.Constant() && *count.Constant() < 0) || (begin.Constant() && *begin.Constant() < 0) ||
       (left.Constant() && *left.Constant() < 0)) {
-    return Misfit(c,
-                  fmt::format("[{}, {}) does not lie in axis {} of {}", begin.ToString(c.symbols), end.ToString(c.symbols), axis,
-                              size.ToString(c.symbols)),
-                  "slice from 0 or later to the axis's size at most, and not backwards");
+    return Misfit(c, fmt::format("[{}, {}) does not lie in axis {} of {}", begin.ToString(c.symbols), end.ToString(c.symbols), axis,
+                                 size.ToString(c.symbols)));
   }
   Types types{c.in[0]};
   types[0].shape[axis] = count;
@@ -118,7 +101,7 @@ Gradients SliceGradient(const GradientContext& c) {
 
 Result<Types> InferPad(const InferContext& c) {
   int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
-  if (axis < 0) return NoSuchAxis(c, c.in[0]);
+  if (axis < 0) return Misfit(c, "there is no such axis");
   Types types{c.in[0]};
   types[0].shape[axis] = types[0].shape[axis] + c.op.attrs.DimOf(Attr::kLow) + c.op.attrs.DimOf(Attr::kHigh);
   return types;
@@ -130,19 +113,16 @@ Gradients PadGradient(const GradientContext& c) {
 }
 
 Result<Types> InferConcat(const InferContext& c) {
-  if (c.in.empty()) return Misfit(c, "it takes at least one tensor", "give one or more; for none there is no shape");
+  if (c.in.empty()) return Misfit(c, "it takes at least one tensor");
   Types types{c.in[0]};
   int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
-  if (axis < 0) return NoSuchAxis(c, c.in[0]);
+  if (axis < 0) return Misfit(c, "there is no such axis");
   for (std::size_t i = 1; i < c.in.size(); ++i) {
-    if (c.in[i].dtype != c.in[0].dtype) return TypesDiffer(c);
+    if (c.in[i].dtype != c.in[0].dtype) return Misfit(c, "element types differ", "Cast one of them");
     Shape other = c.in[i].shape;
     bool fits = other.size() == c.in[0].shape.size();
     for (std::size_t d = 0; fits && d < other.size(); ++d) fits = static_cast<int>(d) == axis || other[d] == c.in[0].shape[d];
-    if (!fits) {
-      return Misfit(c, fmt::format("input {} differs from input 0 in a dimension other than axis {}", i, axis),
-                    "make all others equal, or join along the one that differs");
-    }
+    if (!fits) return Misfit(c, fmt::format("dimensions other than axis {} must be equal", axis));
     types[0].shape[axis] = types[0].shape[axis] + other[axis];
   }
   return types;
@@ -161,9 +141,7 @@ Gradients ConcatGradient(const GradientContext& c) {
 
 bool IsIndex(const TensorType& type) { return IsIndexType(type.dtype) && type.shape.empty(); }
 Result<Types> InferAt(const InferContext& c) {
-  if (c.in[0].shape.empty() || !IsIndex(c.in[1])) {
-    return Misfit(c, "it takes a stack and an integer scalar", "give a tensor of one dimension or more, and a scalar of i32 or i64");
-  }
+  if (c.in[0].shape.empty() || !IsIndex(c.in[1])) return Misfit(c, "it takes a stack and an integer scalar");
   return Types{{c.in[0].dtype, Shape(c.in[0].shape.begin() + 1, c.in[0].shape.end())}};
 }
 Gradients AtGradient(const GradientContext& c) {
@@ -171,10 +149,7 @@ Gradients AtGradient(const GradientContext& c) {
 }
 Result<Types> InferSetAt(const InferContext& c) {
   ASSIGN_OR_RETURN(Types row, InferAt(c));
-  if (row[0] != c.in[2]) {
-    return Misfit(c, fmt::format("a row of the stack is {} {}", ToString(row[0].shape, c.symbols), Name(row[0].dtype)),
-                  "Cast or Reshape the new row to that");
-  }
+  if (row[0] != c.in[2]) return Misfit(c, "the new row must be as a row of the stack");
   return Types{c.in[0]};
 }
 Gradients SetAtGradient(const GradientContext& c) {
@@ -194,7 +169,7 @@ Result<Types> InferDimSize(const InferContext& c) { return Types{{static_cast<Dt
 Result<Types> InferBucket(const InferContext& c) {
   Dim total = 0;
   for (const TensorType& in : c.in) {
-    if (in.dtype != c.in[0].dtype) return Misfit(c, "a bucket holds one element type", "make a bucket for each type");
+    if (in.dtype != c.in[0].dtype) return Misfit(c, "a bucket holds one element type");
     total = total + NumElements(in.shape);
   }
   return Types{{c.in.at(0).dtype, {total}}};

@@ -265,6 +265,7 @@ class Rank {
   KernelTable Kernels() const {
     KernelTable table = CpuKernels();
     if (gpu_ != nullptr) AddGpuKernels(&table, gpu_);
+    if (hooks_.kernels) hooks_.kernels(&table);
     return table;
   }
   ExecutorOptions Options() const { return {.device = gpu_ == nullptr ? Device::kCpu : Device::kGpu, .num_threads = Threads()}; }

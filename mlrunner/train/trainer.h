@@ -32,6 +32,7 @@ struct TrainHooks {
   std::function<void(std::int64_t step, double loss)> on_step;        // after each, on the rank's thread
   std::function<void(const std::string& name, Tensor)> on_parameter;  // rank 0: each one, when all steps are made
   std::vector<OpTime>* times = nullptr;                               // of the last step; their ops are gone when TrainRank returns
+  std::function<void(KernelTable*)> kernels;                          // puts others in the places of the trainer's
   storage::FileSystem* files = nullptr;                               // for checkpoints; null: this machine's
   // Null: Communicator::Connect.
   std::function<Result<std::unique_ptr<collective::Communicator>>(dag::GangContext&, const collective::CommunicatorOptions&)> connect;

@@ -121,10 +121,9 @@ void Engine::Drive(const std::atomic<bool>& is_done) {
     lock.lock();
     has_driver_ = false;
   }
-  // Most calls leave nothing behind; then a notice would only wake this object's thread, on a core that a rank wants.
-  const bool is_wanted = callers_.fetch_sub(1) > 1 || HasWork();
+  callers_.fetch_sub(1);
   lock.unlock();
-  if (is_wanted) changed_.notify_all();
+  changed_.notify_all();
 }
 
 void Engine::DriveForNobody() {

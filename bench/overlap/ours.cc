@@ -1,0 +1,391 @@
+// What is left to see of the sums over ranks when a training's backward hides them: the trainer itself (TrainRank: its graph, buckets,
+// executor, communicator) over TCP, with products that sleep instead of computing, so that ranks which share few cores are as fast as
+// ranks that have machines of their own.
+//
+// usage: bench_overlap link|step KEY=VALUE...
+//   link: one line of JSON for each rank: what a lone TCP stream to the next rank moves
+//   step: one line of JSON for each rank: times of steps with the sums and without, of all sums alone, of the last one alone
+// Keys: ranks, namespaces (rank r lives in the network namespace NAME-r at 10.77.r.2; without it all share this machine's loopback),
+// layers and width (of an MLP), bucket_bytes, micro_batches, backward_ms, steps.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "bench/hub.h"
+#include "mlrunner/graph/ops.h"
+#include "mlrunner/train/trainer.h"
+
+using namespace ropewalk;
+using namespace ropewalk::mlrunner;
+
+namespace {
+
+constexpr std::int64_t kWarmSteps = 3;                     // not measured
+constexpr int kRoundsAlone = 15;                           // of sums alone, of which the first are not measured
+constexpr std::size_t kBulkBytes = std::size_t{64} << 20;  // over the link
+
+void Must(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::_Exit(1);
+}
+template <class T>
+T Must(Result<T> result) {
+  Must(result.ok() ? Status() : result.status());
+  return *std::move(result);
+}
+void MustSystem(bool is_well, const std::string& what) {
+  if (!is_well) Must(Status(Code::kUnavailable, "BENCH07", what, std::strerror(errno), "run it by bench/overlap/run.py, as root"));
+}
+
+double NowMs() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double Ms(std::int64_t steady_ns) { return static_cast<double>(steady_ns) * 1e-6; }
+
+struct Setup {
+  std::map<std::string, std::string> keys;
+  std::int64_t Number(const std::string& key, std::int64_t otherwise) const {
+    auto found = keys.find(key);
+    return found == keys.end() ? otherwise : std::atoll(found->second.c_str());
+  }
+  double Real(const std::string& key, double otherwise) const {
+    auto found = keys.find(key);
+    return found == keys.end() ? otherwise : std::atof(found->second.c_str());
+  }
+  int ranks() const { return static_cast<int>(Number("ranks", 4)); }
+  bool has_namespaces() const { return keys.contains("namespaces"); }
+  std::string Address(int rank) const { return has_namespaces() ? fmt::format("10.77.{}.2", rank) : "127.0.0.1"; }
+};
+
+// A rank of the bench as one of a gang. Whoever loses the hub ends (bench/hub.h): nobody has to be told of a loss.
+class HubGang final : public dag::GangContext {
+ public:
+  HubGang(const Setup& setup, int rank, int hub)
+      : rank_(rank), ranks_(setup.ranks()), hub_(hub), address_(setup.Address(rank)), machine_("machine" + std::to_string(rank)) {}
+  std::int32_t rank() const override { return rank_; }
+  std::int32_t ranks() const override { return ranks_; }
+  std::uint32_t epoch() const override { return 0; }
+  const std::string& address() const override { return address_; }
+  const std::string& machine() const override { return machine_; }  // another one each: they speak TCP
+  Result<std::vector<std::string>> Exchange(std::string mine) override { return bench::Exchange(hub_, mine, ranks_); }
+  void OnLost(std::function<void(const Status&)>) override {}
+  void Report(std::string) override {}
+
+ private:
+  int rank_, ranks_, hub_;
+  std::string address_, machine_;
+};
+
+// Passes everything on, and keeps what was submitted since it was told to forget. With no communicator behind it, sums are not made and
+// cost nothing: what is left of a step is what this rank computes.
+class Watched final : public collective::Communicator {
+ public:
+  Watched(dag::GangContext& gang, std::unique_ptr<collective::Communicator> behind)
+      : rank_(gang.rank()), ranks_(gang.ranks()), behind_(std::move(behind)) {}
+
+  struct Sum {
+    collective::CollectiveCall call;
+    std::string name;
+    double submitted_ms = 0;
+    std::int64_t bytes() const { return call.count * static_cast<std::int64_t>(SizeOf(call.dtype)); }
+  };
+  void Forget() { sums_.clear(); }
+  const std::vector<Sum>& sums() const { return sums_; }
+  // Those from number `first` on again, as they were submitted. Until the last is there.
+  void Again(std::size_t first) {
+    std::vector<collective::Handle> handles;
+    for (std::size_t i = first; i < sums_.size(); ++i) {
+      collective::CollectiveCall call = sums_[i].call;
+      call.name = sums_[i].name;
+      handles.push_back(Must(behind_->Submit(call, {})));
+    }
+    for (const collective::Handle& handle : handles) Must(behind_->Wait(handle));
+  }
+
+  std::int32_t rank() const override { return rank_; }
+  std::int32_t ranks() const override { return ranks_; }
+  bool shares_memory() const override { return behind_ != nullptr && behind_->shares_memory(); }
+  Result<char*> Allocate(std::size_t bytes) override {
+    if (behind_ != nullptr) return behind_->Allocate(bytes);
+    // Zeros: what nobody sums is a number, too.
+    owned_.push_back(std::make_unique<std::vector<char>>(bytes + 64));
+    char* memory = owned_.back()->data();
+    return memory + (64 - reinterpret_cast<std::uintptr_t>(memory) % 64) % 64;
+  }
+  void Free(char* memory) override {
+    if (behind_ != nullptr) behind_->Free(memory);
+  }
+  Result<collective::Window> MakeWindow(std::size_t) override { return None("windows"); }
+  Status Run(const collective::CollectiveCall&) override { return None("blocking calls"); }
+  Result<collective::Handle> Submit(const collective::CollectiveCall& call, const collective::SubmitOptions& options) override {
+    sums_.push_back({call, std::string(call.name), NowMs()});
+    return behind_ == nullptr ? collective::Handle() : behind_->Submit(call, options);
+  }
+  Status Wait(const collective::Handle& handle) override { return behind_ == nullptr ? Status() : behind_->Wait(handle); }
+  bool IsDone(const collective::Handle& handle) const override { return behind_ == nullptr || behind_->IsDone(handle); }
+  void Abort(const Status& why) override {
+    if (behind_ != nullptr) behind_->Abort(why);
+  }
+  std::uint64_t steps() const override { return behind_ == nullptr ? 0 : behind_->steps(); }
+
+ private:
+  static Status None(const std::string& what) {
+    return Status(Code::kInvalid, "BENCH08", "the overlap bench knows no " + what, "the trainer did not ask for them when it was written",
+                  "pass them on in bench/overlap/ours.cc");
+  }
+  std::int32_t rank_, ranks_;
+  std::unique_ptr<collective::Communicator> behind_;
+  std::vector<Sum> sums_;
+  std::vector<std::unique_ptr<std::vector<char>>> owned_;
+};
+
+// Rows of zeros with the label 0.
+class Zeros final : public Samples {
+ public:
+  Zeros(std::int64_t count, std::int64_t width) : count_(count), width_(width) {}
+  std::int64_t count() const override { return count_; }
+  std::vector<std::int64_t> input_dims() const override { return {width_}; }
+  std::vector<std::int64_t> label_dims() const override { return {}; }
+  std::int64_t classes() const override { return width_; }
+  bool inputs_are_ids() const override { return false; }
+  void Inputs(std::span<const std::int64_t> ids, Dtype dtype, void* rows) const override {
+    std::memset(rows, 0, ids.size() * static_cast<std::size_t>(width_) * SizeOf(dtype));
+  }
+  void Labels(std::span<const std::int64_t> ids, std::int32_t* rows) const override { std::fill_n(rows, ids.size(), 0); }
+  std::uint64_t content_hash() const override { return static_cast<std::uint64_t>(width_); }
+
+ private:
+  std::int64_t count_, width_;
+};
+
+// What a rank gives for every weight's gradient in a step.
+float GradientOf(int rank, std::uint64_t step) { return static_cast<float>(rank + 1) * static_cast<float>(1 + step % 3); }
+
+// Products that sleep. Those of backward share `backward_ms`; gradients of weights become GradientOf, everything else zeros.
+KernelMaker SleepingProducts(int rank, double backward_ms) {
+  return [rank, backward_ms](const KernelRequest& r) -> Result<CompiledKernel> {
+    auto is_backward = [](const Op& op) { return op.def == &kMatMul && op.provenance.phase == Phase::kBackward; };
+    const auto products = std::count_if(r.graph.ops.begin(), r.graph.ops.end(), is_backward);
+    const std::chrono::duration<double, std::milli> sleep(is_backward(r.op) ? backward_ms / static_cast<double>(products) : 0);
+    const std::int64_t count = NumElements(r.out[0].dims);
+    const bool is_of_weight = is_backward(r.op) && r.out[0].dims == Dims{r.out[0].dims.back(), r.out[0].dims.back()};
+    CompiledKernel kernel;
+    kernel.run = [=](const KernelCall& c) {
+      if (sleep.count() > 0) std::this_thread::sleep_for(sleep);
+      std::fill_n(static_cast<float*>(c.out[0]), count, is_of_weight ? GradientOf(rank, c.run.step) : 0.f);
+      return Status();
+    };
+    return kernel;
+  };
+}
+
+// From the trace of a step, from its begin on.
+struct Seen {
+  double backward_begin_ms = 0, backward_end_ms = 0;       // of its products
+  double last_part_begin_ms = 0, first_wait_begin_ms = 0;  // the last micro-batch's first product; the first sum that is waited for
+};
+Seen Look(const std::vector<OpTime>& times, double begin_ms) {
+  Seen seen;
+  std::int32_t last_part = 0;
+  for (const OpTime& time : times) {
+    const double from = Ms(time.begin_ns) - begin_ms, to = Ms(time.end_ns) - begin_ms;
+    if (time.op->def == &kAllReduce && time.op->half == Half::kDone && seen.first_wait_begin_ms == 0) seen.first_wait_begin_ms = from;
+    if (time.op->def != &kMatMul || time.op->provenance.phase != Phase::kBackward) continue;
+    if (seen.backward_end_ms == 0) seen.backward_begin_ms = seen.last_part_begin_ms = from;
+    if (time.micro_batch > last_part) seen.last_part_begin_ms = from, last_part = time.micro_batch;
+    seen.backward_end_ms = to;
+  }
+  return seen;
+}
+
+// What one training has shown.
+struct Training {
+  std::vector<double> step_ms, backward_ms, communication_ms, last_bucket_ms;
+  std::vector<Watched::Sum> sums;  // of the last step
+  double begin_ms = 0;             // of the last step
+  Seen seen;                       // of the last step
+};
+
+Training Train(const Setup& setup, int rank, int hub, bool speaks) {
+  const std::int64_t width = setup.Number("width", 512), steps = kWarmSteps + setup.Number("steps", 20);
+  TrainJob job;
+  job.model.hidden.assign(static_cast<std::size_t>(setup.Number("layers", 8)), width);
+  // A weight w becomes w - (g + w) = -g: what is left of it says what was summed.
+  job.optimizer = {.kind = OptimizerSpec::Kind::kSgd, .learning_rate = 1, .momentum = 0, .weight_decay = 1};
+  job.ranks = setup.ranks();
+  job.micro_batches = static_cast<std::int32_t>(setup.Number("micro_batches", 1));
+  job.batch = std::int64_t{job.ranks} * job.micro_batches;
+  job.steps = steps;
+  job.bucket_bytes = static_cast<std::size_t>(setup.Number("bucket_bytes", static_cast<std::int64_t>(job.bucket_bytes)));
+  job.threads = 1;
+
+  HubGang gang(setup, rank, hub);
+  Training training;
+  Watched* watched = nullptr;
+  std::vector<OpTime> times;
+  auto meet = [&] { bench::Exchange(hub, "", job.ranks); };
+  auto alone = [&](std::size_t first, std::vector<double>* took_ms) {
+    for (int round = 0; round < kRoundsAlone; ++round) {
+      meet();
+      const double begin_ms = NowMs();
+      watched->Again(first);
+      if (round >= kWarmSteps) took_ms->push_back(NowMs() - begin_ms);
+    }
+  };
+  TrainHooks hooks;
+  hooks.load = [&]() -> Result<DataSet> { return DataSet{std::make_unique<Zeros>(job.batch, width), nullptr}; };
+  hooks.kernels = [&](KernelTable* table) {
+    table->Add(kMatMul, Device::kCpu, Dtype::kF32, SleepingProducts(rank, setup.Real("backward_ms", 100) / job.micro_batches));
+  };
+  hooks.connect = [&](dag::GangContext& of,
+                      const collective::CommunicatorOptions& options) -> Result<std::unique_ptr<collective::Communicator>> {
+    std::unique_ptr<collective::Communicator> behind;
+    if (speaks) {
+      ASSIGN_OR_RETURN(behind, collective::Communicator::Connect(collective::RendezvousOf(&of), options));
+    }
+    auto made = std::make_unique<Watched>(of, std::move(behind));
+    watched = made.get();
+    return std::unique_ptr<collective::Communicator>(std::move(made));
+  };
+  hooks.times = &times;
+  hooks.on_step = [&](std::int64_t step, double) {
+    const double end_ms = NowMs();
+    if (step >= kWarmSteps) {
+      training.step_ms.push_back(end_ms - training.begin_ms);
+      training.seen = Look(times, training.begin_ms);
+      training.backward_ms.push_back(training.seen.backward_end_ms - training.seen.backward_begin_ms);
+    }
+    if (step + 1 == steps) {
+      // Now, while the memory is there that the sums are made of.
+      training.sums = watched->sums();
+      if (!speaks) return;
+      alone(0, &training.communication_ms);
+      alone(training.sums.size() - 1, &training.last_bucket_ms);
+      return;
+    }
+    watched->Forget();
+    meet();
+    training.begin_ms = NowMs();
+  };
+  hooks.on_parameter = [&](const std::string& name, const Tensor& tensor) {
+    if (!speaks || tensor.dims.size() != 2) return;
+    float wanted = 0;
+    for (int r = 0; r < job.ranks; ++r)
+      wanted -= GradientOf(r, static_cast<std::uint64_t>(steps - 1)) * static_cast<float>(job.micro_batches);
+    for (double value : ToRef(tensor).data)
+      if (std::fabs(value - wanted) > 1e-3)
+        Must(Status(Code::kInternal, "BENCH09", fmt::format("a weight of {} is {} and not {}", name, value, wanted),
+                    "the gradients of all ranks were not summed", "look at what was submitted"));
+  };
+  Must(TrainRank(gang, job, hooks).status());
+  return training;
+}
+
+int Say(const std::string& line) {
+  // In one piece: lines of two ranks must not mix.
+  return write(1, line.data(), line.size()) == static_cast<ssize_t>(line.size()) ? 0 : 1;
+}
+
+int StepRank(const Setup& setup, int rank, int hub) {
+  const Training mute = Train(setup, rank, hub, false), real = Train(setup, rank, hub, true);
+  std::vector<double> submits_ms;
+  std::vector<std::int64_t> bytes;
+  for (const Watched::Sum& sum : real.sums) {
+    submits_ms.push_back(sum.submitted_ms - real.begin_ms);
+    bytes.push_back(sum.bytes());
+  }
+  return Say(fmt::format(
+      "{{\"rank\": {}, \"step_ms\": [{:.3f}], \"compute_ms\": [{:.3f}], \"backward_ms\": [{:.3f}], \"communication_ms\": [{:.3f}], "
+      "\"last_bucket_ms\": [{:.3f}], \"bucket_bytes\": [{}], \"submits_ms\": [{:.3f}], \"backward_begin_ms\": {:.3f}, "
+      "\"last_part_begin_ms\": {:.3f}, \"backward_end_ms\": {:.3f}, \"first_wait_ms\": {:.3f}}}\n",
+      rank, fmt::join(real.step_ms, ", "), fmt::join(mute.step_ms, ", "), fmt::join(mute.backward_ms, ", "),
+      fmt::join(real.communication_ms, ", "), fmt::join(real.last_bucket_ms, ", "), fmt::join(bytes, ", "), fmt::join(submits_ms, ", "),
+      real.seen.backward_begin_ms, real.seen.last_part_begin_ms, real.seen.backward_end_ms, real.seen.first_wait_begin_ms));
+}
+
+// Each rank in turn sends to the next one, from first byte received to last; nothing else is on its way.
+int LinkRank(const Setup& setup, int rank, int hub) {
+  const int ranks = setup.ranks();
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  inet_pton(AF_INET, setup.Address(rank).c_str(), &address.sin_addr);
+  socklen_t length = sizeof(address);
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  MustSystem(bind(listener, reinterpret_cast<sockaddr*>(&address), length) == 0 && listen(listener, 1) == 0 &&
+                 getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) == 0,
+             "listening on " + setup.Address(rank));
+  const std::vector<std::string> ports = bench::Exchange(hub, std::to_string(ntohs(address.sin_port)), ranks);
+  std::vector<char> bytes(1 << 20);
+  double gbit_per_s = 0;
+  for (int from = 0; from < ranks; ++from) {
+    const int to = (from + 1) % ranks;
+    bench::Exchange(hub, "", ranks);
+    if (rank == from) {
+      inet_pton(AF_INET, setup.Address(to).c_str(), &address.sin_addr);
+      address.sin_port = htons(static_cast<std::uint16_t>(std::atoi(ports[to].c_str())));
+      const int out = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      MustSystem(connect(out, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0, "connecting to " + setup.Address(to));
+      for (std::size_t sent = 0; sent < kBulkBytes; sent += bytes.size())
+        MustSystem(bench::Transfer(true, out, bytes.data(), bytes.size()), "sending");
+      close(out);
+    } else if (rank == to) {
+      const int in = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+      double begin_ms = 0;
+      std::size_t got = 0, before = 0;
+      for (ssize_t n; (n = read(in, bytes.data(), bytes.size())) > 0; got += static_cast<std::size_t>(n))
+        // What a bucket of tokens has saved is gone by then.
+        if (begin_ms == 0 && got > kBulkBytes / 8) begin_ms = NowMs(), before = got + static_cast<std::size_t>(n);
+      MustSystem(got == kBulkBytes, "receiving");
+      gbit_per_s = static_cast<double>(got - before) * 8e-6 / (NowMs() - begin_ms);
+      close(in);
+    }
+  }
+  close(listener);
+  return Say(fmt::format("{{\"rank\": {}, \"received_gbit_per_s\": {:.4f}}}\n", rank, gbit_per_s));
+}
+
+// In a network of its own, where the driver has made one.
+void Enter(const Setup& setup, int rank) {
+  if (!setup.has_namespaces()) return;
+  const std::string path = fmt::format("/run/netns/{}-{}", setup.keys.at("namespaces"), rank);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  MustSystem(fd >= 0 && setns(fd, CLONE_NEWNET) == 0, "entering the network namespace " + path);
+  close(fd);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string verb = argc > 1 ? argv[1] : "";
+  Setup setup;
+  for (int i = 2; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const std::size_t at = argument.find('=');
+    if (at != std::string::npos) setup.keys[argument.substr(0, at)] = argument.substr(at + 1);
+  }
+  if (verb != "link" && verb != "step") {
+    std::fprintf(stderr, "usage: bench_overlap link|step KEY=VALUE...\n");
+    return 2;
+  }
+  return bench::RunRanks(setup.ranks(), [&](int rank, int hub) {
+    Enter(setup, rank);
+    return verb == "link" ? LinkRank(setup, rank, hub) : StepRank(setup, rank, hub);
+  });
+}
