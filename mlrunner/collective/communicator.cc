@@ -41,7 +41,8 @@ class Connected : public Communicator {
     transport_ = MakeTransport(&mesh);
     one_sided_ = std::make_unique<OneSided>(rank(), ranks(), transport_.get(), Engine::kOneSided);
     native_ = std::make_unique<NativeDesk>(options_.native, transport_.get());
-    cache_ = std::make_unique<InstanceCache>(rank(), transport_.get(), Means{.native = native_.get(), .one_sided = one_sided_.get()});
+    cache_ = std::make_unique<InstanceCache>(
+        rank(), transport_.get(), Means{.native = native_.get(), .one_sided = one_sided_.get(), .leaves_scratch = shares_memory_});
     engine_ = std::make_unique<Engine>(rank(), ranks(), options_.credit_bytes, transport_.get(), one_sided_.get(), cache_.get(),
                                        [this](const Status& why) { Abort(why); });
     std::lock_guard lock(links_mutex_);
@@ -156,7 +157,9 @@ class Connected : public Communicator {
     const bool mixes = call.collective == Collective::kMix;
     if (mixes != (call.mixing != nullptr) || mixes != (call.window != nullptr))
       return Status(Code::kInvalid, "COLL10",
-                    std::string(Name(call.collective)) + ": a mixing matrix or a window is missing, or has no place", "",
+                    std::string(Name(call.collective)) + ": a mixing matrix or a window is missing, or has no place",
+                    std::string("the call has ") + (call.mixing != nullptr ? "a" : "no") + " matrix and " +
+                        (call.window != nullptr ? "a" : "no") + " window",
                     "give both to a mixing call, and to no other");
     if (mixes && !one_sided_->IsOurs(call.window->number, call.window->memory))
       return Status(Code::kInvalid, "COLL10", "the window of a mixing call is none of this communicator", "MakeWindow() has not made it",
@@ -166,11 +169,17 @@ class Connected : public Communicator {
         return Status(Code::kInvalid, "COLL10", "a weight of the mixing matrix is no finite number", "sums of such are none", "mend it");
     if ((is_counted != (call.counts != nullptr)) || (call.received != nullptr && !is_counted) ||
         (call.codec != nullptr && call.codec->error_feedback != (call.residual != nullptr)))
-      return Status(Code::kInvalid, "COLL10", std::string(Name(call.collective)) + ": counts or residual are missing, or have no place");
+      return Status(Code::kInvalid, "COLL10", std::string(Name(call.collective)) + ": counts or residual are missing, or have no place",
+                    is_counted != (call.counts != nullptr) || (call.received != nullptr && !is_counted)
+                        ? "counts belong to an all-to-all-v, which cannot do without; received only to it"
+                        : "a residual belongs to a codec with error feedback, which cannot do without",
+                    "give the call what it needs, and leave the rest null");
     Choice choice = Choose(request, call.count, shares_memory_, options_.segment_bytes);
     if (!call.algorithm.empty()) choice.algorithm = call.algorithm;
     if (choice.algorithm.empty())
-      return Status(Code::kInvalid, "COLL10", "no algorithm is chosen for " + std::string(Name(call.collective)), "", "name one");
+      return Status(Code::kInvalid, "COLL10", "no algorithm is chosen for " + std::string(Name(call.collective)),
+                    "a communicator chooses for allreduce, broadcast, barrier, send_recv, all_to_all_v and mixing only",
+                    "use these: of an allreduce take a part, or let each rank's vector be zero outside of its own part to gather");
     request.segment_bytes = choice.segment_bytes;
     request.channels = choice.channels;
     ASSIGN_OR_RETURN(Instance * instance, cache_->Take(choice.algorithm, request, CountOf(call)));
@@ -178,7 +187,8 @@ class Connected : public Communicator {
     if (instance->channels() > Engine::kChannelsOfLane)
       status =
           Status(Code::kInvalid, "COLL12", std::string(choice.algorithm) + " has " + std::to_string(instance->channels()) + " channels",
-                 "a communicator's calls have " + std::to_string(Engine::kChannelsOfLane) + " at most");
+                 "a communicator's calls have " + std::to_string(Engine::kChannelsOfLane) + " at most",
+                 "take an algorithm with fewer channels, or leave the choice to the communicator");
     if (status.ok() && is_counted) status = instance->SetCounts({call.counts, static_cast<std::size_t>(ranks())}, call.count);
     if (status.ok()) status = Bind(instance, call);
     if (status.ok()) return instance;

@@ -14,7 +14,15 @@ Extent PartOf(Extent whole, std::int64_t parts, std::int64_t index, std::int64_t
   return {whole.offset + begin, end - begin};
 }
 
-Status Bad(const std::string& what) { return Status(Code::kInvalid, "COLL01", what, "the plan or the sizes it is bound to are wrong"); }
+// The caller's sizes.
+Status BadSizes(const std::string& what) {
+  return Status(Code::kInvalid, "COLL01", what, "counts say how many elements there are, so none is negative",
+                "mend the count, or the table of an all-to-all-v, that the plan is bound to");
+}
+// What the plan's own parts say of each other, or of sizes that it needs.
+Status BadPlan(const std::string& what, const std::string& why, const std::string& fix = "mend the builder") {
+  return Status(Code::kInvalid, "COLL01", what, why, fix);
+}
 
 }  // namespace
 
@@ -87,7 +95,8 @@ Status Layout::CountTrips(const std::vector<Loop>& loops, std::int32_t end, std:
     if (trips <= 0) {
       if (loop.range < 0 || loop.range >= ranges_known || moves_[loop.range] || loop.buffer < 0 ||
           loop.buffer >= static_cast<std::int32_t>(header_->buffers.size()) || loop.lanes <= 0)
-        return Bad("loop " + std::to_string(trips_.size()) + " has no length");
+        return BadPlan("loop " + std::to_string(trips_.size()) + " has no length",
+                       "its range or buffer does not exist, or the range stands behind one that moves with the loop, or moves itself");
       std::int64_t bytes = fixed_[loop.range].count * element_bytes_[loop.buffer];
       std::int64_t each = loop.segment_bytes * loop.lanes;
       trips = each <= 0 ? 1 : std::max<std::int64_t>(1, (bytes + each - 1) / each);
@@ -103,9 +112,9 @@ Result<Layout> Layout::Make(const Header& header, const Shapes& shapes, const st
   layout.shapes_ = &shapes;
   layout.sizes_ = sizes;
   const std::int32_t ranks = header.request.ranks;
-  if (sizes.count < 0) return Bad("a count of " + std::to_string(sizes.count) + " elements");
+  if (sizes.count < 0) return BadSizes("a count of " + std::to_string(sizes.count) + " elements");
   for (std::int64_t entry : sizes.table)
-    if (entry < 0) return Bad("the count table holds " + std::to_string(entry));
+    if (entry < 0) return BadSizes("the count table holds " + std::to_string(entry));
 
   for (const Buffer& buffer : header.buffers) {
     std::int64_t bytes = 1;
@@ -147,7 +156,22 @@ Result<Layout> Layout::Make(const Header& header, const Shapes& shapes, const st
         break;
       }
     }
-    if (!good) return Bad("range " + std::to_string(id) + " cannot be evaluated");
+    if (!good) {
+      const std::string what = "range " + std::to_string(id) + " cannot be evaluated";
+      if (range.kind == RangeKind::kTable)
+        return BadPlan(what,
+                       "it is an entry of a count table of ranks × ranks; the one that is bound has " + std::to_string(sizes.table.size()) +
+                           " entries for " + std::to_string(ranks) + " ranks",
+                       "bind such a table, or mend the builder where row or column is no rank");
+      if (range.kind == RangeKind::kParameter)
+        return BadPlan(what,
+                       "it takes parameters " + std::to_string(range.row) + " and " + std::to_string(range.column) + " of " +
+                           std::to_string(sizes.parameters.size()) + " that are bound",
+                       "bind as many as the plan names");
+      return BadPlan(what,
+                     "it names a range that does not stand before it, a loop or codec that does not exist, or a part or lane outside of "
+                     "how many there are");
+    }
     // A loop's trips come from a range that stands before every range that moves with it.
     if (range.kind == RangeKind::kSegment) RETURN_IF_ERROR(layout.CountTrips(loops, range.loop + 1, id));
     layout.moves_[id] = range.kind == RangeKind::kSegment || (range.of != kNone && layout.moves_[range.of]) ||
@@ -155,7 +179,10 @@ Result<Layout> Layout::Make(const Header& header, const Shapes& shapes, const st
     if (layout.moves_[id]) continue;
     layout.fixed_[id] = layout.Evaluate(id, nullptr);
     if (layout.fixed_[id].count < 0 || layout.fixed_[id].offset < 0)
-      return Bad("range " + std::to_string(id) + " has a negative length or offset");
+      return BadPlan("range " + std::to_string(id) + " has a negative length or offset",
+                     "its length is " + std::to_string(layout.fixed_[id].count) + ", its offset " +
+                         std::to_string(layout.fixed_[id].offset) + ", with the count of " + std::to_string(sizes.count) + " that is bound",
+                     "mend the builder, or the parameters that are bound");
   }
   RETURN_IF_ERROR(layout.CountTrips(loops, static_cast<std::int32_t>(loops.size()), count));
 
@@ -165,7 +192,9 @@ Result<Layout> Layout::Make(const Header& header, const Shapes& shapes, const st
   for (const Chunk& chunk : shapes.chunks) {
     if (chunk.buffer == kNone || chunk.range == kNone) continue;
     if (chunk.buffer >= static_cast<std::int32_t>(header.buffers.size()) || chunk.range >= count || chunk.buffer < 0 || chunk.range < 0)
-      return Bad("a chunk names no buffer or range");
+      return BadPlan("a chunk names no buffer or range", "it names buffer " + std::to_string(chunk.buffer) + " of " +
+                                                             std::to_string(header.buffers.size()) + " and range " +
+                                                             std::to_string(chunk.range) + " of " + std::to_string(count));
     std::int32_t around = chunk.range;
     while (layout.moves_[around] && shapes.ranges[around].kind != RangeKind::kPlaced) around = shapes.ranges[around].of;
     std::int64_t end = layout.OfRange(around, first.data()).end();

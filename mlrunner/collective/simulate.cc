@@ -257,7 +257,10 @@ Trace ByChannel(Trace trace) {
 Result<SimulateReport> Simulate(const Plan& plan, const SimulateOptions& options) {
   const auto ranks = static_cast<std::size_t>(plan.header.request.ranks);
   if (plan.programs.size() != ranks || (!options.start_ns.empty() && options.start_ns.size() != ranks))
-    return Status(Code::kInvalid, "COLL02", "simulate: a program and a start for each rank are needed");
+    return Status(Code::kInvalid, "COLL02", "simulate: a program and a start for each rank are needed",
+                  "for " + std::to_string(ranks) + " ranks there are " + std::to_string(plan.programs.size()) + " programs and " +
+                      std::to_string(options.start_ns.size()) + " starts",
+                  "simulate what BuildPlan() returned, and give as many starts as ranks, or none: then all start at 0");
   std::vector<Layout> layouts;
   for (const Program& program : plan.programs) {
     RETURN_IF_ERROR(CheckProgram(plan.header, program));

@@ -63,7 +63,8 @@ Result<void*> StateStore::Find(const Graph& graph, const StateInfo& state, const
   Dims dims = Evaluate(state.type.shape, bindings);
   if (tensor->dtype != state.type.dtype || tensor->dims != dims) {
     return Status(Code::kInvalid, "RUN07", fmt::format("state {} is {} {}", state.name, ToString(tensor->dims), Name(tensor->dtype)),
-                  fmt::format("the graph has it as {} {}", ToString(dims), Name(state.type.dtype)));
+                  fmt::format("the graph has it as {} {}", ToString(dims), Name(state.type.dtype)),
+                  "run the graph on the states of the same model and bindings, or on none: then they begin anew");
   }
   return static_cast<void*>(tensor->bytes.data());
 }
@@ -219,7 +220,10 @@ class Compiler {
       for (const Op& op : graph_.ops) RETURN_IF_ERROR(add(op, 0));
     }
     for (const ProgramStep& step : program) {
-      if (step.micro_batch < 0) return Status(Code::kInvalid, "RUN06", "a program names a micro-batch below 0");
+      if (step.micro_batch < 0) {
+        return Status(Code::kInvalid, "RUN06", fmt::format("a program names micro-batch {}", step.micro_batch), "they count from 0",
+                      "mend what makes the program's steps");
+      }
       to_.num_micro_batches = std::max(to_.num_micro_batches, step.micro_batch + 1);
       for (const Op& op : graph_.ops) {
         if (op.region == step.region) RETURN_IF_ERROR(add(op, step.micro_batch));
@@ -573,7 +577,10 @@ Result<std::unique_ptr<Executable>> Compile(const Graph& graph, const Bindings& 
     if (i >= bindings.size() || bindings[i] < symbol.min || (symbol.max > 0 && bindings[i] > symbol.max)) {
       return Status(
           Code::kInvalid, "RUN08", fmt::format("{} has no number that it may have", symbol.name),
-          symbol.max > 0 ? fmt::format("it lies in [{}, {}]", symbol.min, symbol.max) : fmt::format("it is at least {}", symbol.min));
+          (symbol.max > 0 ? fmt::format("it lies in [{}, {}], and ", symbol.min, symbol.max)
+                          : fmt::format("it is at least {}, and ", symbol.min)) +
+              (i < bindings.size() ? fmt::format("{} is bound", bindings[i]) : fmt::format("only {} numbers are bound", bindings.size())),
+          "bind each symbol of the graph, in the order in which they were made, to a number that it may have");
     }
   }
   Compiler compiler(*executable->impl_, table);
@@ -686,11 +693,13 @@ Result<RunOutputs> Executable::Run(const RunInputs& inputs, StateStore& states) 
   Impl& impl = *impl_;
   if (static_cast<std::int32_t>(inputs.micro_batches.size()) != impl.num_micro_batches) {
     return Status(Code::kInvalid, "RUN01",
-                  fmt::format("inputs of {} micro-batches for a program of {}", inputs.micro_batches.size(), impl.num_micro_batches));
+                  fmt::format("inputs of {} micro-batches for a program of {}", inputs.micro_batches.size(), impl.num_micro_batches),
+                  "each micro-batch runs on inputs of its own", fmt::format("give {} lists of inputs", impl.num_micro_batches));
   }
   for (const auto& list : inputs.micro_batches) {
     if (list.size() != impl.graph.inputs.size()) {
-      return Status(Code::kInvalid, "RUN01", fmt::format("{} inputs for a graph that takes {}", list.size(), impl.graph.inputs.size()));
+      return Status(Code::kInvalid, "RUN01", fmt::format("{} inputs for a graph that takes {}", list.size(), impl.graph.inputs.size()),
+                    "every Input of the builder takes a tensor", "give one for each, in the order in which they were made");
     }
     for (std::size_t i = 0; i < list.size(); ++i) {
       const ValueInfo& info = impl.graph.value(impl.graph.inputs[i]);
@@ -698,7 +707,9 @@ Result<RunOutputs> Executable::Run(const RunInputs& inputs, StateStore& states) 
       if (list[i]->dtype != info.type.dtype || list[i]->dims != dims) {
         return Status(Code::kInvalid, "RUN01",
                       fmt::format("input {} is {} {}, and {} {} is given", info.name, ToString(dims), Name(info.type.dtype),
-                                  ToString(list[i]->dims), Name(list[i]->dtype)));
+                                  ToString(list[i]->dims), Name(list[i]->dtype)),
+                      "the graph was compiled for that type, and by its bindings for that shape",
+                      "give such a tensor, or compile with the bindings of this one");
       }
     }
   }

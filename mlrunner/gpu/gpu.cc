@@ -38,11 +38,11 @@ Status Gpu::StatusOf(gpu::Failure failure, const gpu::Message& why) {
     case gpu::Failure::kInvalid:
       return Status(Code::kInternal, "KERNEL02", "the GPU plugin refuses a call", text);
     case gpu::Failure::kUnsupported:
-      return Status(Code::kInvalid, "KERNEL01", "declined", text);
+      return Status(Code::kInvalid, "KERNEL01", "declined", text, "let another kernel do it, or compute on the CPU");
     case gpu::Failure::kOutOfMemory:
       return Status(Code::kResourceExhausted, "GPU05", "the GPU has no memory left", text, "a smaller batch, or more ranks");
     case gpu::Failure::kLabel:
-      return Status(Code::kUserError, "RUN05", text, "it must be one of the classes");
+      return Status(Code::kUserError, "RUN05", text, "it must be one of the classes", "mend the data, or give the model more classes");
     case gpu::Failure::kDevice:
       break;
   }

@@ -62,7 +62,8 @@ Result<std::unique_ptr<NcclBackend>> NcclBackend::Connect(const NcclMeans& means
                    ranks.exchange(ranks.rank == 0 ? std::string(reinterpret_cast<const char*>(ids.data()), bytes) : std::string()));
   if (all.empty() || all[0].size() != bytes)
     return Status(Code::kInvalid, "GPU06", "rank 0 has other channels for NCCL",
-                  fmt::format("{} bytes came, and {} are {} channels", all.empty() ? 0 : all[0].size(), bytes, ids.size()));
+                  fmt::format("{} bytes came, and {} are {} channels", all.empty() ? 0 : all[0].size(), bytes, ids.size()),
+                  "name the same channels on all ranks, and run one version on all");
   std::memcpy(ids.data(), all[0].data(), bytes);
   means.api->stream(means.context);  // this thread's device, where the communicators will live
   for (std::size_t i = 0; i < ids.size(); ++i) RETURN_IF_ERROR(backend->MakeStream(ranks.channels[i], ranks.rank, ids[i]));

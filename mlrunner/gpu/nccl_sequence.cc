@@ -34,12 +34,15 @@ Status NcclSequence::Add(const NcclCall& call) {
   RETURN_IF_ERROR(failed_);
   gpu::Element element;
   if (!ToElement(call.dtype, &element) || call.count < 0)
-    return Status(Code::kInvalid, "GPU06", "NCCL has no " + Describe(call), "its type is none of NCCL's, or it has less than no elements");
+    return Status(Code::kInvalid, "GPU06", "NCCL has no " + Describe(call), "its type is none of NCCL's, or it has less than no elements",
+                  "send f32, f64, f16, bf16, i32, i64 or u8, and 0 elements or more");
   if (call.number < started_ || waiting_.contains(call.number))
-    return Status(Code::kInvalid, "GPU06", "a second collective with the number of " + Describe(call), "each number is a call's own");
+    return Status(Code::kInvalid, "GPU06", "a second collective with the number of " + Describe(call),
+                  fmt::format("each number is a call's own, and all below {} have started", started_),
+                  "count calls on: all ranks give the same call the same number");
   if (waiting_.size() >= kWaitingMax && call.number != started_)  // the one that is missing always has room
     return Status(Code::kResourceExhausted, "GPU06", fmt::format("{} collectives wait to be started", waiting_.size()),
-                  fmt::format("number {} has not come", started_));
+                  fmt::format("number {} has not come", started_), "make that call, or stop numbering calls that are not made");
   waiting_.emplace(call.number, call);
   return StartWhole();
 }

@@ -126,7 +126,7 @@ void Builder::Assign(StateId state, Arg value) {
                 fmt::format("{}:{}: state {} is {} {}, and {} {} is assigned", value.where.file, value.where.line, info.name,
                             ToString(info.type.shape, graph_.symbols), Name(info.type.dtype), ToString(value.value.shape(), graph_.symbols),
                             Name(value.value.dtype())),
-                "a state keeps its type"));
+                "a state keeps its type and shape", "Cast or Reshape the value first"));
     return;
   }
   SetToken(state, EmitOne(kAssign, {Token(state), value.value}, {}, value.where));
@@ -145,7 +145,9 @@ Value Builder::Capture(const Value& value) {
     if (outer == value.id) return inner;
   }
   if (parent_ == nullptr) {
-    Fail(Status(Code::kInvalid, "GRAPH04", "a value of another graph is used", "each builder has its own values"));
+    Fail(Status(Code::kInvalid, "GRAPH04", "a value of another graph is used",
+                "each builder has its own values; only a body may use those of the graph around it",
+                "make the value with this builder, or pass it in as an input"));
     return {};
   }
   Value outer = value.builder == parent_ ? value : parent_->Capture(value);
@@ -162,13 +164,16 @@ Value Builder::Capture(const Value& value) {
 bool Builder::Usable(const OpDef& def, const std::vector<Value>& inputs, Location where) {
   for (const Value& input : inputs) {
     if (!input.valid()) {
-      Fail(Status(Code::kInvalid, "GRAPH05", fmt::format("{}:{}: {} of a value that is not valid", where.file, where.line, def.name)));
+      Fail(Status(Code::kInvalid, "GRAPH05", fmt::format("{}:{}: {} of a value that is not valid", where.file, where.line, def.name),
+                  "it was never given one, or an op that made it has failed",
+                  "give it a value before; where an earlier op failed, that is the first error"));
       return false;
     }
   }
   if (def.inputs >= 0 && static_cast<std::size_t>(def.inputs) != inputs.size()) {
     Fail(Status(Code::kInvalid, "GRAPH05",
-                fmt::format("{}:{}: {} takes {} values, not {}", where.file, where.line, def.name, def.inputs, inputs.size())));
+                fmt::format("{}:{}: {} takes {} values, not {}", where.file, where.line, def.name, def.inputs, inputs.size()),
+                "each op has its number of inputs (ops.h)", "give it that many"));
     return false;
   }
   return true;
@@ -243,7 +248,9 @@ Builder::Body Builder::BuildBody(const std::vector<TensorType>& types,
     // A body may give back what it was given, or a value from around it.
     if (outputs[i].valid() && outputs[i].builder != &inner) outputs[i] = inner.Capture(outputs[i]);
     if (!outputs[i].valid()) {
-      inner.Fail(Status(Code::kInvalid, "GRAPH05", fmt::format("output {} of a body is not valid", i)));
+      inner.Fail(Status(Code::kInvalid, "GRAPH05", fmt::format("output {} of a body is not valid", i),
+                        "the body returns a value that it never gave one, or that an op failed to make",
+                        "return values of the body, of its inputs or of the graph around it"));
       return {};
     }
     inner.Output(fmt::format("out{}", i), outputs[i]);

@@ -118,9 +118,11 @@ class Backward {
     Shape shape = gradient.IsRows() ? gradient.rows().rows.shape() : gradient.Dense().shape();
     if (gradient.IsRows()) shape[0] = gradient.rows().num_rows;
     if (shape == in.shape()) return;
-    b_.Fail(Status(Code::kInvalid, "GRAPH06",
-                   fmt::format("{}: its gradient rule gives {} for an input of {}", op.def->name, ToString(shape, b_.graph().symbols),
-                               ToString(in.shape(), b_.graph().symbols))));
+    b_.Fail(
+        Status(Code::kInvalid, "GRAPH06",
+               fmt::format("{}:{}: {}: its gradient rule gives {} for an input of {}", op.provenance.where.file, op.provenance.where.line,
+                           op.def->name, ToString(shape, b_.graph().symbols), ToString(in.shape(), b_.graph().symbols)),
+               "a gradient has the shape of what it is of", "sum over what was broadcast in the rule, or Reshape what it returns"));
   }
 
   Builder& b_;

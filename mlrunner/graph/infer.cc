@@ -14,6 +14,20 @@ Status Misfit(const InferContext& c, std::string why, std::string fix) {
   return Status(Code::kInvalid, "GRAPH01", std::move(what), std::move(why), std::move(fix));
 }
 
+Status NoSuchAxis(const InferContext& c, const TensorType& input) {
+  const std::size_t rank = input.shape.size();
+  return Misfit(
+      c, fmt::format("there is no axis {} in {} dimensions", c.op.attrs.Int(Attr::kAxis), rank),
+      rank == 0 ? "Reshape the scalar first" : fmt::format("name one of 0 to {}, or count from the end: -1 to -{}", rank - 1, rank));
+}
+
+Status NoBroadcast(const InferContext& c) {
+  return Misfit(c, "the shapes do not broadcast: from the right, dimensions must be equal or 1",
+                "Reshape one, so that a 1 stands where it is to be repeated");
+}
+
+Status TypesDiffer(const InferContext& c) { return Misfit(c, "element types differ", "Cast one of them"); }
+
 Result<Types> InferLikeFirst(const InferContext& c) { return Types{c.in.at(0)}; }
 
 Result<Types> InferFloatUnary(const InferContext& c) {
@@ -24,12 +38,12 @@ Result<Types> InferFloatUnary(const InferContext& c) {
 Result<Types> InferBroadcast(const InferContext& c) {
   TensorType result = c.in.at(0);
   for (const TensorType& in : c.in) {
-    if (in.dtype != result.dtype) return Misfit(c, "element types differ", "Cast one of them");
+    if (in.dtype != result.dtype) return TypesDiffer(c);
     auto shape = Broadcast(result.shape, in.shape);
-    if (!shape) return Misfit(c, "the shapes do not broadcast: from the right, dimensions must be equal or 1");
+    if (!shape) return NoBroadcast(c);
     result.shape = *std::move(shape);
   }
-  if (SizeOf(result.dtype) == 0) return Misfit(c, "tokens hold no numbers");
+  if (SizeOf(result.dtype) == 0) return Misfit(c, "tokens and handles hold no numbers", "use the value that was read at that version");
   return Types{result};
 }
 

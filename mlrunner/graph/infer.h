@@ -13,7 +13,11 @@ namespace ropewalk::mlrunner {
 using Types = std::vector<TensorType>;
 
 // "MatMul of (128, 784) f32 and (512, 10) f32", with the reason.
-Status Misfit(const InferContext& c, std::string why, std::string fix = "");
+Status Misfit(const InferContext& c, std::string why, std::string fix);
+// The same for kAxis, which is none of `input`'s; for shapes that do not broadcast; for element types that differ.
+Status NoSuchAxis(const InferContext& c, const TensorType& input);
+Status NoBroadcast(const InferContext& c);
+Status TypesDiffer(const InferContext& c);
 
 Result<Types> InferLikeFirst(const InferContext& c);       // the type of input 0
 Result<Types> InferFloatUnary(const InferContext& c);      // input 0, which must be floating

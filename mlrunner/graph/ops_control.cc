@@ -19,9 +19,15 @@ Result<Types> InferWhile(const InferContext& c) {
   auto n = static_cast<std::size_t>(c.op.attrs.Int(Attr::kCount));
   const Graph &condition = *c.op.bodies.at(0), &body = *c.op.bodies.at(1);
   if (condition.outputs.size() != 1 || condition.value(condition.outputs[0].value).type != TensorType{Dtype::kBool, {}}) {
-    return Misfit(c, "the condition must give one bool");
+    return Misfit(c,
+                  fmt::format("the condition must give one bool, and gives {} values{}", condition.outputs.size(),
+                              condition.outputs.size() == 1 ? " of another type or shape" : ""),
+                  "return a comparison of scalars from it; reduce one of tensors first");
   }
-  if (body.outputs.size() != n) return Misfit(c, fmt::format("the body gives {} values for {} variables", body.outputs.size(), n));
+  if (body.outputs.size() != n) {
+    return Misfit(c, fmt::format("the body gives {} values for {} variables", body.outputs.size(), n),
+                  "return each variable's next value, in their order");
+  }
   Types types;
   for (std::size_t i = 0; i < n; ++i) {
     const TensorType& after = body.value(body.outputs[i].value).type;
@@ -29,7 +35,7 @@ Result<Types> InferWhile(const InferContext& c) {
       return Misfit(c,
                     fmt::format("variable {} begins as {} {} and the body makes it {} {}", i, c.Show(i), Name(c.in[i].dtype),
                                 ToString(after.shape, c.symbols), Name(after.dtype)),
-                    "variables keep their type");
+                    "variables keep their type and shape: Cast or Reshape in the body, or begin with what it makes");
     }
     types.push_back(after);
   }
@@ -119,15 +125,22 @@ Gradients WhileGradient(const GradientContext& c) {
 
 // Cond: inputs are the condition, the captures of the first body, the captures of the second.
 Result<Types> InferCond(const InferContext& c) {
-  if (c.in[0] != TensorType{Dtype::kBool, {}}) return Misfit(c, "the condition is one bool");
+  if (c.in[0] != TensorType{Dtype::kBool, {}}) {
+    return Misfit(c, "the condition is one bool", "compare scalars; reduce a comparison of tensors first");
+  }
   const Graph &then = *c.op.bodies.at(0), &otherwise = *c.op.bodies.at(1);
-  if (then.outputs.size() != otherwise.outputs.size()) return Misfit(c, "the branches give different numbers of values");
+  if (then.outputs.size() != otherwise.outputs.size()) {
+    return Misfit(c, fmt::format("the branches give different numbers of values, {} and {}", then.outputs.size(), otherwise.outputs.size()),
+                  "return as many from both");
+  }
   Types types;
   for (std::size_t i = 0; i < then.outputs.size(); ++i) {
     const TensorType &a = then.value(then.outputs[i].value).type, &b = otherwise.value(otherwise.outputs[i].value).type;
     if (a != b) {
-      return Misfit(c, fmt::format("value {} is {} {} in one branch and {} {} in the other", i, ToString(a.shape, c.symbols), Name(a.dtype),
-                                   ToString(b.shape, c.symbols), Name(b.dtype)));
+      return Misfit(c,
+                    fmt::format("value {} is {} {} in one branch and {} {} in the other", i, ToString(a.shape, c.symbols), Name(a.dtype),
+                                ToString(b.shape, c.symbols), Name(b.dtype)),
+                    "Cast or Reshape in one of them");
     }
     types.push_back(a);
   }
@@ -172,7 +185,9 @@ Gradients CondGradient(const GradientContext& c) {
 
 // Ops between ranks take the channel's version first and give the next one first: the order of a channel is the order of its versions.
 Result<Types> WithToken(const InferContext& c, Types types) {
-  if (c.in.empty() || c.in[0].dtype != Dtype::kToken) return Misfit(c, "it is ordered by a channel, whose version comes first");
+  if (c.in.empty() || c.in[0].dtype != Dtype::kToken) {
+    return Misfit(c, "it is ordered by a channel, whose version comes first", "let the pass give it the channel's token as input 0");
+  }
   types.insert(types.begin(), TensorType{Dtype::kToken, {}});
   return types;
 }
@@ -180,16 +195,19 @@ Result<Types> InferAllReduce(const InferContext& c) { return WithToken(c, {c.in.
 Result<Types> InferAllGather(const InferContext& c) {
   TensorType type = c.in.at(1);
   int axis = Axis(c.op.attrs.Int(Attr::kAxis), type.shape.size());
-  if (axis < 0) return Misfit(c, "there is no such axis");
+  if (axis < 0) return NoSuchAxis(c, type);
   type.shape[axis] = type.shape[axis] * Dim(c.op.attrs.Int(Attr::kCount));
   return WithToken(c, {type});
 }
 Result<Types> InferReduceScatter(const InferContext& c) {
   TensorType type = c.in.at(1);
   int axis = Axis(c.op.attrs.Int(Attr::kAxis), type.shape.size());
-  if (axis < 0) return Misfit(c, "there is no such axis");
+  if (axis < 0) return NoSuchAxis(c, type);
   auto part = type.shape[axis].DividedBy(Dim(c.op.attrs.Int(Attr::kCount)));
-  if (!part) return Misfit(c, fmt::format("the axis does not divide by {} ranks", c.op.attrs.Int(Attr::kCount)), "PadAxis first");
+  if (!part) {
+    return Misfit(c, fmt::format("the axis does not divide by {} ranks", c.op.attrs.Int(Attr::kCount)),
+                  "PadAxis first, and slice the padding off after the gather");
+  }
   type.shape[axis] = *part;
   return WithToken(c, {type});
 }

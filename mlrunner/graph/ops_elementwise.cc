@@ -60,15 +60,15 @@ Gradients CastGradient(const GradientContext& c) {
 
 Result<Types> InferSelect(const InferContext& c) {
   if (c.in[0].dtype != Dtype::kBool) return Misfit(c, "the condition is bool", "compare first");
-  if (c.in[1].dtype != c.in[2].dtype) return Misfit(c, "element types differ", "Cast one of them");
+  if (c.in[1].dtype != c.in[2].dtype) return TypesDiffer(c);
   auto shape = Broadcast(c.in[1].shape, c.in[2].shape);
   if (shape) shape = Broadcast(*shape, c.in[0].shape);
-  if (!shape) return Misfit(c, "the shapes do not broadcast: from the right, dimensions must be equal or 1");
+  if (!shape) return NoBroadcast(c);
   return Types{{c.in[1].dtype, *shape}};
 }
 Result<Types> InferIsFinite(const InferContext& c) { return Types{{Dtype::kBool, c.in[0].shape}}; }
 Result<Types> InferCast(const InferContext& c) {
-  if (SizeOf(c.in[0].dtype) == 0) return Misfit(c, "tokens hold no numbers");
+  if (SizeOf(c.in[0].dtype) == 0) return Misfit(c, "tokens and handles hold no numbers", "use the value that was read at that version");
   return Types{{static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)), c.in[0].shape}};
 }
 

@@ -1,6 +1,8 @@
 // Definitions of fused ops: one pass over memory where the primitive form takes several. Each has that form, and is tested against it.
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/ops.h"
@@ -13,7 +15,9 @@ using Values = std::vector<Value>;
 Value G(const GradientContext& c) { return c.grads[0].Dense(); }
 
 Result<Types> InferRows(const InferContext& c) {
-  if (c.in[0].shape.empty() || !IsFloat(c.in[0].dtype)) return Misfit(c, "it takes a floating-point tensor with a last dimension");
+  if (c.in[0].shape.empty() || !IsFloat(c.in[0].dtype)) {
+    return Misfit(c, "it takes a floating-point tensor with a last dimension", "Cast an integer tensor, or Reshape a scalar to (1)");
+  }
   return Types{c.in[0]};
 }
 
@@ -35,7 +39,8 @@ Gradients LogSoftmaxGradient(const GradientContext& c) { return {G(c) - Exp(c.ou
 Result<Types> InferCrossEntropy(const InferContext& c) {
   const Shape &x = c.in[0].shape, &labels = c.in[1].shape;
   if (x.empty() || !IsFloat(c.in[0].dtype) || !IsIndexType(c.in[1].dtype) || Shape(x.begin(), x.end() - 1) != labels) {
-    return Misfit(c, "it takes logits (..., classes) and integer labels (...)");
+    return Misfit(c, "it takes floating-point logits (..., classes) and integer labels (...)",
+                  "give one label of i32 or i64 for each row of logits: the labels' shape is the logits' without the last dimension");
   }
   return Types{{c.in[0].dtype, labels}, {c.in[0].dtype, labels}};
 }
@@ -61,7 +66,10 @@ Result<Types> InferLayerNorm(const InferContext& c) {
   const Shape& x = c.in[0].shape;
   bool fits = !x.empty() && IsFloat(c.in[0].dtype);
   for (int i = 1; i < 3; ++i) fits = fits && c.in[i].dtype == c.in[0].dtype && c.in[i].shape == Shape{x.back()};
-  if (!fits) return Misfit(c, "it takes (..., n) and two vectors (n) of one floating-point type");
+  if (!fits) {
+    return Misfit(c, "it takes (..., n) and two vectors (n) of one floating-point type",
+                  "give a gain and a bias as long as the last dimension, and Cast all to one type");
+  }
   TensorType rows{c.in[0].dtype, Shape(x.begin(), x.end() - 1)};
   return Types{c.in[0], rows, rows};
 }
@@ -96,7 +104,10 @@ Result<Types> InferAdamW(const InferContext& c) {
   bool fits = IsFloat(c.in[0].dtype);
   for (int i = 1; i < 4; ++i) fits = fits && c.in[i] == c.in[0];
   for (int i = 4; i < 6; ++i) fits = fits && c.in[i].dtype == c.in[0].dtype && c.in[i].shape.empty();
-  if (!fits) return Misfit(c, "parameter, moments and gradient are of one type; learning rate and step are scalars of it");
+  if (!fits) {
+    return Misfit(c, "parameter, moments and gradient are of one type; learning rate and step are scalars of it",
+                  "Cast to the parameter's type and Reshape to its shape; Reshape rate and step to ()");
+  }
   return Types{c.in[0], c.in[0], c.in[0]};
 }
 Values AdamWExpand(Builder& b, const Op& op, const Values& in) {
@@ -111,11 +122,15 @@ Values AdamWExpand(Builder& b, const Op& op, const Values& in) {
 
 // A fused chain of elementwise ops: the body is that chain.
 Result<Types> InferMap(const InferContext& c) {
-  if (c.op.bodies.size() != 1 || c.op.bodies[0]->inputs.size() != c.in.size()) return Misfit(c, "a body with as many inputs is needed");
+  if (c.op.bodies.size() != 1 || c.op.bodies[0]->inputs.size() != c.in.size()) {
+    return Misfit(c, "a body with as many inputs is needed", "mend the pass that fused the chain");
+  }
   const Graph& body = *c.op.bodies[0];
   Types types;
   for (std::size_t i = 0; i < c.in.size(); ++i) {
-    if (body.value(body.inputs[i]).type != c.in[i]) return Misfit(c, "the body's inputs are of other types");
+    if (body.value(body.inputs[i]).type != c.in[i]) {
+      return Misfit(c, fmt::format("the body's input {} is of another type", i), "mend the pass that fused the chain");
+    }
   }
   for (const NamedValue& output : body.outputs) types.push_back(body.value(output.value).type);
   return types;

@@ -17,7 +17,12 @@ Gradients NoGradient(const GradientContext& c) { return Gradients(c.in.size()); 
 Result<Types> InferReduce(const InferContext& c) {
   std::vector<int> axes = Axes(c.op, c.in[0].shape.size());
   for (std::size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i] < 0 || (i > 0 && axes[i] == axes[i - 1])) return Misfit(c, "the axes must be different ones of the tensor");
+    if (axes[i] < 0 || (i > 0 && axes[i] == axes[i - 1])) {
+      return Misfit(c,
+                    fmt::format("the axes [{}] are not different ones of {} dimensions", fmt::join(c.op.attrs.Ints(Attr::kAxes), ", "),
+                                c.in[0].shape.size()),
+                    "name each once, from the front (0) or from the end (-1)");
+    }
   }
   bool keep = c.op.attrs.Int(Attr::kKeepDims) != 0;
   Types types{{c.in[0].dtype, {}}};
@@ -43,27 +48,31 @@ Gradients ReduceMaxGradient(const GradientContext& c) {
 }
 Result<Types> InferArgMax(const InferContext& c) {
   int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
-  if (axis < 0) return Misfit(c, "there is no such axis");
+  if (axis < 0) return NoSuchAxis(c, c.in[0]);
   Types types{{Dtype::kI64, c.in[0].shape}};
   types[0].shape.erase(types[0].shape.begin() + axis);
   return types;
 }
 
 Result<Types> InferMatMul(const InferContext& c) {
-  if (c.in[0].dtype != c.in[1].dtype) return Misfit(c, "element types differ", "Cast one of them");
-  if (!IsFloat(c.in[0].dtype)) return Misfit(c, "it multiplies floating-point tensors");
+  if (c.in[0].dtype != c.in[1].dtype) return TypesDiffer(c);
+  if (!IsFloat(c.in[0].dtype)) return Misfit(c, "it multiplies floating-point tensors", "Cast both first");
   Shape a = c.in[0].shape, b = c.in[1].shape;
   if (a.size() < 2 || b.size() < 2) return Misfit(c, "it takes matrices", "Reshape vectors to (n, 1) or (1, n)");
   if (c.op.attrs.Int(Attr::kTransposeA)) std::swap(a[a.size() - 1], a[a.size() - 2]);
   if (c.op.attrs.Int(Attr::kTransposeB)) std::swap(b[b.size() - 1], b[b.size() - 2]);
   Dim m = a[a.size() - 2], k = a.back(), k2 = b[b.size() - 2], n = b.back();
   if (k != k2) {
-    return Misfit(c, fmt::format("the inner dimensions {} and {} differ", k.ToString(c.symbols), k2.ToString(c.symbols)));
+    return Misfit(c, fmt::format("the inner dimensions {} and {} differ", k.ToString(c.symbols), k2.ToString(c.symbols)),
+                  "transpose one of them (transpose_a, transpose_b), or Reshape it");
   }
   a.resize(a.size() - 2);
   b.resize(b.size() - 2);
   auto leading = Broadcast(a, b);
-  if (!leading) return Misfit(c, "the leading dimensions do not broadcast");
+  if (!leading) {
+    return Misfit(c, "the dimensions before the last two do not broadcast: from the right, they must be equal or 1",
+                  "Reshape one, so that a 1 stands where it is to be repeated");
+  }
   leading->push_back(m);
   leading->push_back(n);
   return Types{{c.in[0].dtype, *leading}};
@@ -83,14 +92,27 @@ std::int64_t Windows(std::int64_t size, std::int64_t kernel, std::int64_t stride
 }
 Result<Types> InferConv2D(const InferContext& c) {
   const Shape &x = c.in[0].shape, &w = c.in[1].shape;
-  if (c.in[0].dtype != c.in[1].dtype || !IsFloat(c.in[0].dtype)) return Misfit(c, "it takes two tensors of one floating-point type");
-  if (x.size() != 4 || w.size() != 4) return Misfit(c, "it takes (N, C, H, W) and (K, C, R, S)");
-  if (x[1] != w[1]) return Misfit(c, "the numbers of channels differ");
+  if (c.in[0].dtype != c.in[1].dtype || !IsFloat(c.in[0].dtype)) {
+    return Misfit(c, "it takes two tensors of one floating-point type", "Cast one or both");
+  }
+  if (x.size() != 4 || w.size() != 4) return Misfit(c, "it takes (N, C, H, W) and (K, C, R, S)", "Reshape to four dimensions each");
+  if (x[1] != w[1]) {
+    return Misfit(c, fmt::format("the image has {} channels and the kernel {}", x[1].ToString(c.symbols), w[1].ToString(c.symbols)),
+                  "make dimension 1 of both the same: images are (N, C, H, W), kernels (K, C, R, S)");
+  }
   std::vector<std::int64_t> stride = c.op.attrs.Ints(Attr::kStrides), padding = c.op.attrs.Ints(Attr::kPadding);
   Types types{{c.in[0].dtype, {x[0], w[0], 0, 0}}};
   for (int i = 0; i < 2; ++i) {
-    if (!x[2 + i].IsConstant() || !w[2 + i].IsConstant()) return Misfit(c, "heights and widths must be numbers, not symbols");
-    if (*x[2 + i].Constant() + 2 * padding[i] < *w[2 + i].Constant()) return Misfit(c, "the kernel is larger than the padded image");
+    if (!x[2 + i].IsConstant() || !w[2 + i].IsConstant()) {
+      return Misfit(c, "heights and widths must be numbers, not symbols",
+                    "give the image and the kernel numbers; only N and K may be symbols");
+    }
+    if (*x[2 + i].Constant() + 2 * padding[i] < *w[2 + i].Constant()) {
+      return Misfit(c,
+                    fmt::format("the kernel is larger than the padded image: {} and {} + 2 * {}", *w[2 + i].Constant(),
+                                *x[2 + i].Constant(), padding[i]),
+                    "pad more, or take a smaller kernel");
+    }
     types[0].shape[2 + i] = Windows(*x[2 + i].Constant(), *w[2 + i].Constant(), stride[i], padding[i]);
   }
   return types;
@@ -116,11 +138,16 @@ Gradients Conv2DWeightGradGradient(const GradientContext& c) {  // (x, g) -> dw
 
 Result<Types> InferPool(const InferContext& c) {
   const Shape& x = c.in[0].shape;
-  if (x.size() != 4 || !IsFloat(c.in[0].dtype)) return Misfit(c, "it takes a floating-point (N, C, H, W)");
+  if (x.size() != 4 || !IsFloat(c.in[0].dtype)) {
+    return Misfit(c, "it takes a floating-point (N, C, H, W)", "Reshape to four dimensions, or Cast");
+  }
   std::int64_t kernel = c.op.attrs.Int(Attr::kKernel), stride = c.op.attrs.Int(Attr::kStep);
   Types types{{c.in[0].dtype, {x[0], x[1], 0, 0}}};
   for (int i = 2; i < 4; ++i) {
-    if (!x[i].IsConstant() || *x[i].Constant() < kernel) return Misfit(c, "heights and widths must be numbers, at least the kernel's");
+    if (!x[i].IsConstant() || *x[i].Constant() < kernel) {
+      return Misfit(c, fmt::format("heights and widths must be numbers, at least the kernel's {}", kernel),
+                    "take a smaller kernel, or pad the image (PadAxis); a symbol has no number here");
+    }
     types[0].shape[i] = Windows(*x[i].Constant(), kernel, stride, 0);
   }
   return types;
@@ -138,7 +165,9 @@ Gradients AvgPoolGradient(const GradientContext& c) {
 Gradients AvgPoolGradGradient(const GradientContext& c) { return {c.b.EmitOne(kAvgPool2D, {G(c)}, PoolAttrs(c))}; }
 
 Result<Types> InferGather(const InferContext& c) {
-  if (c.in[0].shape.empty() || !IsIndexType(c.in[1].dtype)) return Misfit(c, "it takes a table and integer indices");
+  if (c.in[0].shape.empty() || !IsIndexType(c.in[1].dtype)) {
+    return Misfit(c, "it takes a table and integer indices", "give indices of i32 or i64, and a table of one dimension or more");
+  }
   Types types{{c.in[0].dtype, c.in[1].shape}};
   types[0].shape.insert(types[0].shape.end(), c.in[0].shape.begin() + 1, c.in[0].shape.end());
   return types;
@@ -151,7 +180,8 @@ Gradients GatherGradient(const GradientContext& c) {
 }
 Result<Types> InferScatterAdd(const InferContext& c) {
   if (!IsIndexType(c.in[0].dtype) || c.in[0].shape.size() != 1 || c.in[1].shape.empty() || c.in[1].shape[0] != c.in[0].shape[0]) {
-    return Misfit(c, "it takes n integer indices and n rows");
+    return Misfit(c, "it takes n integer indices and n rows",
+                  "give a vector of indices of i32 or i64, and rows with as many in dimension 0");
   }
   Types types{c.in[1]};
   types[0].shape[0] = c.op.attrs.DimOf(Attr::kDim);
@@ -159,7 +189,7 @@ Result<Types> InferScatterAdd(const InferContext& c) {
 }
 Gradients ScatterAddGradient(const GradientContext& c) { return {Gradient(), Gather(G(c), c.in[0])}; }
 Result<Types> InferOneHot(const InferContext& c) {
-  if (!IsIndexType(c.in[0].dtype)) return Misfit(c, "it takes integers");
+  if (!IsIndexType(c.in[0].dtype)) return Misfit(c, "it takes integers", "Cast to i32 or i64");
   Types types{{static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)), c.in[0].shape}};
   types[0].shape.push_back(c.op.attrs.DimOf(Attr::kDim));
   return types;

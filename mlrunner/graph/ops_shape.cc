@@ -17,11 +17,16 @@ Gradients NoGradient(const GradientContext& c) { return Gradients(c.in.size()); 
 
 Result<Types> InferFirstVersion(const InferContext&) { return Types{{Dtype::kToken, {}}}; }
 Result<Types> InferRead(const InferContext& c) {
-  if (c.in[0].dtype != Dtype::kToken) return Misfit(c, "a state is read at a version, which is a token");
+  if (c.in[0].dtype != Dtype::kToken) {
+    return Misfit(c, "a state is read at a version, which is a token", "let Builder::Read make the op, or give it the version as input 0");
+  }
   return InferFromAttributes(c);
 }
 Result<Types> InferAssign(const InferContext& c) {
-  if (c.in[0].dtype != Dtype::kToken) return Misfit(c, "a state is assigned after a version, which is a token");
+  if (c.in[0].dtype != Dtype::kToken) {
+    return Misfit(c, "a state is assigned after a version, which is a token",
+                  "let Builder::Assign make the op, or give it the version as input 0");
+  }
   return Types{{Dtype::kToken, {}}};
 }
 Gradients IdentityGradient(const GradientContext& c) { return {G(c)}; }
@@ -49,8 +54,10 @@ Gradients CustomGradientGradient(const GradientContext& c) {
 Result<Types> InferReshape(const InferContext& c) {
   Shape shape = c.op.attrs.ShapeOf(Attr::kShape);
   if (NumElements(shape) != NumElements(c.in[0].shape)) {
-    return Misfit(c, fmt::format("the new shape {} has {} elements, the old one {}", ToString(shape, c.symbols),
-                                 NumElements(shape).ToString(c.symbols), NumElements(c.in[0].shape).ToString(c.symbols)));
+    return Misfit(c,
+                  fmt::format("the new shape {} has {} elements, the old one {}", ToString(shape, c.symbols),
+                              NumElements(shape).ToString(c.symbols), NumElements(c.in[0].shape).ToString(c.symbols)),
+                  "name a shape of as many elements; Reshape keeps them all");
   }
   return Types{{c.in[0].dtype, shape}};
 }
@@ -62,7 +69,11 @@ Result<Types> InferTranspose(const InferContext& c) {
   std::sort(sorted.begin(), sorted.end());
   bool fits = sorted.size() == c.in[0].shape.size();
   for (std::size_t i = 0; fits && i < sorted.size(); ++i) fits = sorted[i] == static_cast<std::int64_t>(i);
-  if (!fits) return Misfit(c, "the permutation must name each dimension once");
+  if (!fits) {
+    return Misfit(
+        c, fmt::format("the permutation [{}] does not name each of {} dimensions once", fmt::join(order, ", "), c.in[0].shape.size()),
+        "name 0 to the last dimension, each once, in the new order");
+  }
   Shape shape;
   for (std::int64_t axis : order) shape.push_back(c.in[0].shape[axis]);
   return Types{{c.in[0].dtype, shape}};
@@ -75,20 +86,26 @@ Gradients TransposeGradient(const GradientContext& c) {
 
 Result<Types> InferBroadcastTo(const InferContext& c) {
   Shape shape = c.op.attrs.ShapeOf(Attr::kShape);
-  if (Broadcast(c.in[0].shape, shape) != shape) return Misfit(c, "it does not broadcast to " + ToString(shape, c.symbols));
+  if (Broadcast(c.in[0].shape, shape) != shape) {
+    return Misfit(c,
+                  "it does not broadcast to " + ToString(shape, c.symbols) + ": from the right, its dimensions must be equal to those or 1",
+                  "Reshape it, so that a 1 stands where it is to be repeated");
+  }
   return Types{{c.in[0].dtype, shape}};
 }
 Gradients BroadcastToGradient(const GradientContext& c) { return {SumTo(G(c), c.in[0].shape())}; }
 
 Result<Types> InferSlice(const InferContext& c) {
   int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
-  if (axis < 0) return Misfit(c, "there is no such axis");
+  if (axis < 0) return NoSuchAxis(c, c.in[0]);
   Dim begin = c.op.attrs.DimOf(Attr::kBegin), end = c.op.attrs.DimOf(Attr::kEnd), size = c.in[0].shape[axis];
   Dim count = end - begin, left = size - end;
   if ((count.Constant() && *count.Constant() < 0) || (begin.Constant() && *begin.Constant() < 0) ||
       (left.Constant() && *left.Constant() < 0)) {
-    return Misfit(c, fmt::format("[{}, {}) does not lie in axis {} of {}", begin.ToString(c.symbols), end.ToString(c.symbols), axis,
-                                 size.ToString(c.symbols)));
+    return Misfit(c,
+                  fmt::format("[{}, {}) does not lie in axis {} of {}", begin.ToString(c.symbols), end.ToString(c.symbols), axis,
+                              size.ToString(c.symbols)),
+                  "slice from 0 or later to the axis's size at most, and not backwards");
   }
   Types types{c.in[0]};
   types[0].shape[axis] = count;
@@ -101,7 +118,7 @@ Gradients SliceGradient(const GradientContext& c) {
 
 Result<Types> InferPad(const InferContext& c) {
   int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
-  if (axis < 0) return Misfit(c, "there is no such axis");
+  if (axis < 0) return NoSuchAxis(c, c.in[0]);
   Types types{c.in[0]};
   types[0].shape[axis] = types[0].shape[axis] + c.op.attrs.DimOf(Attr::kLow) + c.op.attrs.DimOf(Attr::kHigh);
   return types;
@@ -113,16 +130,19 @@ Gradients PadGradient(const GradientContext& c) {
 }
 
 Result<Types> InferConcat(const InferContext& c) {
-  if (c.in.empty()) return Misfit(c, "it takes at least one tensor");
+  if (c.in.empty()) return Misfit(c, "it takes at least one tensor", "give one or more; for none there is no shape");
   Types types{c.in[0]};
   int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
-  if (axis < 0) return Misfit(c, "there is no such axis");
+  if (axis < 0) return NoSuchAxis(c, c.in[0]);
   for (std::size_t i = 1; i < c.in.size(); ++i) {
-    if (c.in[i].dtype != c.in[0].dtype) return Misfit(c, "element types differ", "Cast one of them");
+    if (c.in[i].dtype != c.in[0].dtype) return TypesDiffer(c);
     Shape other = c.in[i].shape;
     bool fits = other.size() == c.in[0].shape.size();
     for (std::size_t d = 0; fits && d < other.size(); ++d) fits = static_cast<int>(d) == axis || other[d] == c.in[0].shape[d];
-    if (!fits) return Misfit(c, fmt::format("dimensions other than axis {} must be equal", axis));
+    if (!fits) {
+      return Misfit(c, fmt::format("input {} differs from input 0 in a dimension other than axis {}", i, axis),
+                    "make all others equal, or join along the one that differs");
+    }
     types[0].shape[axis] = types[0].shape[axis] + other[axis];
   }
   return types;
@@ -141,7 +161,9 @@ Gradients ConcatGradient(const GradientContext& c) {
 
 bool IsIndex(const TensorType& type) { return IsIndexType(type.dtype) && type.shape.empty(); }
 Result<Types> InferAt(const InferContext& c) {
-  if (c.in[0].shape.empty() || !IsIndex(c.in[1])) return Misfit(c, "it takes a stack and an integer scalar");
+  if (c.in[0].shape.empty() || !IsIndex(c.in[1])) {
+    return Misfit(c, "it takes a stack and an integer scalar", "give a tensor of one dimension or more, and a scalar of i32 or i64");
+  }
   return Types{{c.in[0].dtype, Shape(c.in[0].shape.begin() + 1, c.in[0].shape.end())}};
 }
 Gradients AtGradient(const GradientContext& c) {
@@ -149,7 +171,10 @@ Gradients AtGradient(const GradientContext& c) {
 }
 Result<Types> InferSetAt(const InferContext& c) {
   ASSIGN_OR_RETURN(Types row, InferAt(c));
-  if (row[0] != c.in[2]) return Misfit(c, "the new row must be as a row of the stack");
+  if (row[0] != c.in[2]) {
+    return Misfit(c, fmt::format("a row of the stack is {} {}", ToString(row[0].shape, c.symbols), Name(row[0].dtype)),
+                  "Cast or Reshape the new row to that");
+  }
   return Types{c.in[0]};
 }
 Gradients SetAtGradient(const GradientContext& c) {
@@ -169,7 +194,7 @@ Result<Types> InferDimSize(const InferContext& c) { return Types{{static_cast<Dt
 Result<Types> InferBucket(const InferContext& c) {
   Dim total = 0;
   for (const TensorType& in : c.in) {
-    if (in.dtype != c.in[0].dtype) return Misfit(c, "a bucket holds one element type");
+    if (in.dtype != c.in[0].dtype) return Misfit(c, "a bucket holds one element type", "make a bucket for each type");
     total = total + NumElements(in.shape);
   }
   return Types{{c.in.at(0).dtype, {total}}};

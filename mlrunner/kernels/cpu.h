@@ -3,22 +3,28 @@
 // Thread rule: pure functions.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #include "mlrunner/kernels/kernel.h"
 
-// The same loop compiled for several instruction sets, chosen when the program starts. Sanitizers cannot run such choosers that early.
+// The same loop compiled for several instruction sets, chosen when the program starts, by what the processor can do: `arch=` with the name
+// of a model would be chosen on just that model. All clones of a loop give the same bits (CMakeLists.txt: -ffp-contract=off), for replicas
+// may run on unlike processors. Sanitizers cannot run such choosers that early.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
 #define ROPEWALK_CLONES
 #else
-#define ROPEWALK_CLONES __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512")))
+#define ROPEWALK_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
 #endif
+// A function that such loops call. Only when it must does the compiler put one into a clone for another instruction set, and a loop in
+// which a call is left is not vectorised. (So no std::bit_cast in it, which is a function of its own.)
+#define ROPEWALK_IN_CLONES __attribute__((always_inline)) inline
 
 namespace ropewalk::mlrunner {
 
 // "This kernel does not do that shape or layout": the table takes the reference.
-inline Status Declined() { return Status(Code::kInvalid, "KERNEL01", "declined"); }
+inline Status Declined() {
+  return Status(Code::kInvalid, "KERNEL01", "declined", "this kernel does not do that shape, type or layout", "let the table take another");
+}
 
 inline bool AllRowMajor(const KernelRequest& r) {
   for (const auto* list : {&r.in, &r.out}) {
@@ -38,7 +44,7 @@ constexpr float kExpMax = 88.722831726f;
 
 // exp by 2^n * p(r), |r| <= ln(2)/2 (Cephes); tests compare it with float64. Results below the least normal number are 0; arguments above
 // kExpMax count as kExpMax, which sums that end in a quotient want.
-inline float FastExp(float y) {
+ROPEWALK_IN_CLONES float FastExp(float y) {
   float x = y < -87.3f ? -87.3f : y;
   x = x > kExpMax ? kExpMax : x;
   float n = x * 1.44269504f;
@@ -55,7 +61,7 @@ inline float FastExp(float y) {
   p = p * r * r + r + 1.0f;
   // In two factors, so that 2^128 is never formed.
   auto whole = static_cast<std::int32_t>(n), half = whole / 2;
-  float e = p * std::bit_cast<float>((half + 127) << 23) * std::bit_cast<float>((whole - half + 127) << 23);
+  float e = p * __builtin_bit_cast(float, (half + 127) << 23) * __builtin_bit_cast(float, (whole - half + 127) << 23);
   return y < -87.3f ? 0.0f : e;
 }
 

@@ -52,7 +52,7 @@ struct Instruction {
 };
 
 // For small x the series, since 1 - e^(-2x) loses digits there.
-inline float FastTanh(float x) {
+ROPEWALK_IN_CLONES float FastTanh(float x) {
   float a = std::fabs(x), e = FastExp(-2 * a), big = (1 - e) / (1 + e), s = x * x;
   float small = a * (1 + s * (-0.33333333f + s * (0.13333333f + s * (-0.053968254f + s * (0.021869489f - s * 0.0088632355f)))));
   float magnitude = a < 0.35f ? small : big;
@@ -61,11 +61,11 @@ inline float FastTanh(float x) {
 // x * sigmoid(2 z), where z = sqrt(2 / pi) * (x + .044715 x^3): the same as .5 x (1 + tanh z), but keeps its digits for negative x. Below
 // -10.2 it and its slope are less than the least normal float.
 constexpr float kTwiceGeluScale = 1.595769122f;
-inline float FastGelu(float x) {
+ROPEWALK_IN_CLONES float FastGelu(float x) {
   float e = FastExp(-kTwiceGeluScale * (x + .044715f * x * x * x));
   return x < -10.2f ? 0.0f : x / (1 + e);
 }
-inline float GeluSlope(float y) {
+ROPEWALK_IN_CLONES float GeluSlope(float y) {
   // Above 20 the slope is 1 in floats, and the squares of large numbers would be inf.
   float x = y > 20 ? 20 : y;
   float e = FastExp(-kTwiceGeluScale * (x + .044715f * x * x * x)), s = 1 / (1 + e);
@@ -74,7 +74,8 @@ inline float GeluSlope(float y) {
 }
 
 // Over a block; an output may lie exactly on an input, which the compiler must not take for a reason to go one by one.
-#define ROPEWALK_EACH(statement) _Pragma("GCC ivdep") for (std::int64_t k = 0; k < n; ++k) statement
+#define ROPEWALK_EACH(statement) \
+  _Pragma("GCC ivdep") for (std::int64_t k = 0; k < n; ++k) { statement; }
 
 ROPEWALK_CLONES void Execute(const Instruction& i, const float* a, const float* b, const float* c, float* y, std::int64_t n) {
   switch (i.code) {
@@ -106,7 +107,8 @@ ROPEWALK_CLONES void Execute(const Instruction& i, const float* a, const float* 
       ROPEWALK_EACH(y[k] = a[k] == b[k] ? 1.0f : 0.0f);
       break;
     case Code8::kSelect:
-      ROPEWALK_EACH(y[k] = a[k] != 0 ? b[k] : c[k]);
+      // Both are read first: the compiler may not read what a branch might not, and would go one by one.
+      ROPEWALK_EACH(float yes = b[k]; float no = c[k]; y[k] = a[k] != 0 ? yes : no);
       break;
     case Code8::kNeg:
       ROPEWALK_EACH(y[k] = -a[k]);
@@ -222,13 +224,20 @@ Result<Operand> MakeOperand(const ConcreteType& in, const ConcreteType& out) {
   return operand;
 }
 
+ROPEWALK_CLONES void FromBools(const std::uint8_t* from, float* to, std::int64_t n) {
+  for (std::int64_t k = 0; k < n; ++k) to[k] = from[k] != 0 ? 1.0f : 0.0f;
+}
+ROPEWALK_CLONES void ToBools(const float* from, std::uint8_t* to, std::int64_t n) {
+  for (std::int64_t k = 0; k < n; ++k) to[k] = from[k] != 0;
+}
+
 void LoadBlock(const Operand& operand, const void* data, std::int64_t at, std::int64_t n, float* to) {
-  if (operand.is_bool) {
-    const auto* from = static_cast<const std::uint8_t*>(data) + at;
-    for (std::int64_t k = 0; k < n; ++k) to[k] = from[operand.step == 0 ? 0 : k] != 0 ? 1.0f : 0.0f;
+  if (!operand.is_bool) {
+    std::fill_n(to, n, static_cast<const float*>(data)[at]);
+  } else if (const auto* from = static_cast<const std::uint8_t*>(data) + at; operand.step == 0) {
+    std::fill_n(to, n, *from != 0 ? 1.0f : 0.0f);
   } else {
-    float value = static_cast<const float*>(data)[at];
-    std::fill_n(to, n, value);
+    FromBools(from, to, n);
   }
 }
 
@@ -260,8 +269,7 @@ void RunBlock(const Loop& loop, const KernelCall& call, std::vector<float>& spac
     registers[i.to] = to;
   }
   if (loop.result_is_bool) {
-    auto* to = static_cast<std::uint8_t*>(call.out[0]) + at;
-    for (std::int64_t k = 0; k < n; ++k) to[k] = registers[loop.result][k] != 0;
+    ToBools(registers[loop.result], static_cast<std::uint8_t*>(call.out[0]) + at, n);
   }
 }
 

@@ -45,9 +45,28 @@ CompiledKernel Runs(const std::shared_ptr<Bound>& bound) {
 
 dnnl::memory Unbound(const dnnl::memory::desc& desc, const dnnl::engine& engine) { return dnnl::memory(desc, engine, nullptr); }
 
+// Of oneDNN's two products its plain GEMM was the faster one where the output is wide and the inner dimension short (1024 x 256 by
+// 256 x 5000: 1.24 times; its gradient by the second factor: 1.35), and the slower one elsewhere (docs/performance.md). A choice by shape
+// alone: every rank makes the same.
+bool IsWide(std::int64_t n, std::int64_t k) { return n >= 512 && n >= 2 * k; }
+
+CompiledKernel Gemm(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n, std::int64_t k) {
+  return CompiledKernel{[=](const KernelCall& call) {
+    const auto *a = static_cast<const float*>(call.in[0]), *b = static_cast<const float*>(call.in[1]);
+    const dnnl_status_t status = dnnl_sgemm(transpose_a, transpose_b, m, n, k, 1, a, transpose_a == 'T' ? m : k, b,
+                                            transpose_b == 'T' ? k : n, 0, static_cast<float*>(call.out[0]), n);
+    return status == dnnl_success ? Status() : Failed(dnnl::error(status, "sgemm"));
+  }};
+}
+
 Result<CompiledKernel> CompileMatMul(const KernelRequest& r) {
   if (!AllRowMajor(r) || NumElements(r.in[0].dims) == 0 || NumElements(r.in[1].dims) == 0) return Declined();
   std::size_t rank = r.out[0].dims.size();
+  const bool transpose_a = r.op.attrs.Int(Attr::kTransposeA) != 0, transpose_b = r.op.attrs.Int(Attr::kTransposeB) != 0;
+  if (rank == 2 && r.in[0].dims.size() == 2 && r.in[1].dims.size() == 2) {
+    const std::int64_t m = r.out[0].dims[0], n = r.out[0].dims[1], k = r.in[0].dims[transpose_a ? 0 : 1];
+    if (IsWide(n, k)) return Gemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k);
+  }
   auto desc = [&](const ConcreteType& type, bool transposed) {
     Dims dims(rank, 1), strides(rank, 1);
     std::int64_t stride = 1;
@@ -65,7 +84,7 @@ Result<CompiledKernel> CompileMatMul(const KernelRequest& r) {
   };
   try {
     auto bound = std::make_shared<Bound>();
-    auto a = desc(r.in[0], r.op.attrs.Int(Attr::kTransposeA) != 0), b = desc(r.in[1], r.op.attrs.Int(Attr::kTransposeB) != 0);
+    auto a = desc(r.in[0], transpose_a), b = desc(r.in[1], transpose_b);
     auto c = desc(r.out[0], false);
     dnnl::matmul::primitive_desc pd(dnnl::matmul::desc(a, b, c), bound->engine);
     bound->in = {Unbound(a, bound->engine), Unbound(b, bound->engine)};

@@ -25,14 +25,15 @@ Status CheckIndices(const void* data, Dtype dtype, std::int64_t n, std::int64_t 
   for (std::int64_t i = 0; i < n; ++i) {
     std::int64_t at = IndexAt(data, dtype, i);
     if (at < 0 || at >= size) {
-      return Status(Code::kUserError, "RUN05", fmt::format("{} {} is {}", what, i, at), fmt::format("it must lie in [0, {})", size));
+      return Status(Code::kUserError, "RUN05", fmt::format("{} {} is {}", what, i, at), fmt::format("it must lie in [0, {})", size),
+                    at < 0 ? "mend the data: labels and indices count from 0" : "mend the data, or give the model more classes or rows");
     }
   }
   return {};
 }
 
 // The larger; not-a-number wins and stays, as in the reference.
-inline float Larger(float best, float x) { return x > best || x != x ? x : best; }
+ROPEWALK_IN_CLONES float Larger(float best, float x) { return x > best || x != x ? x : best; }
 
 ROPEWALK_CLONES float MaxOf(const float* x, std::int64_t n) {
   float lanes[16];
@@ -75,6 +76,52 @@ ROPEWALK_CLONES void ExpOf(const float* x, float shift, float* y, std::int64_t n
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) y[i] = FastExp(x[i] - shift);
 }
+// y = exp(x - shift) * scale
+ROPEWALK_CLONES void ScaledExpOf(const float* x, float shift, float scale, float* y, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) y[i] = FastExp(x[i] - shift) * scale;
+}
+// y = x - shift
+ROPEWALK_CLONES void Shift(const float* x, float shift, float* y, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] - shift;
+}
+ROPEWALK_CLONES void Scale(float* y, float scale, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] *= scale;
+}
+ROPEWALK_CLONES void AddTo(float* y, const float* x, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) y[i] += x[i];
+}
+ROPEWALK_CLONES void LargerTo(float* y, const float* x, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) y[i] = Larger(y[i], x[i]);
+}
+// dx = y * (g - dot)
+ROPEWALK_CLONES void SoftmaxGradOf(const float* y, const float* g, float dot, float* dx, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) dx[i] = y[i] * (g[i] - dot);
+}
+// y = y * scale * gain + bias
+ROPEWALK_CLONES void Normalise(float* y, float scale, const float* gain, const float* bias, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) y[i] = y[i] * scale * gain[i] + bias[i];
+}
+// What a row of a layer norm gives to the sums, and what its own gradient is made of.
+ROPEWALK_CLONES void NormGradParts(const float* x, const float* gain, const float* g, float mean, float rstd, float* hat, float* scaled,
+                                   float* dgain, float* dbias, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) {
+    hat[i] = (x[i] - mean) * rstd;
+    scaled[i] = g[i] * gain[i];
+    dgain[i] += g[i] * hat[i];
+    dbias[i] += g[i];
+  }
+}
+ROPEWALK_CLONES void NormGradOf(const float* hat, const float* scaled, float rstd, float sum, float dot, float* dx, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) dx[i] = rstd * (scaled[i] - sum - hat[i] * dot);
+}
 float SumExpOf(const float* x, float shift, std::int64_t n) {
   float block[512], sum = 0;
   for (std::int64_t i = 0; i < n; i += 512) {
@@ -113,12 +160,10 @@ Result<CompiledKernel> CompileSoftmax(const KernelRequest& r) {
       float* y = Out(c, 0) + row * s.n;
       float top = MaxOf(x, s.n);
       if (log) {
-        float shift = top + std::log(SumExpOf(x, top, s.n));
-        for (std::int64_t i = 0; i < s.n; ++i) y[i] = x[i] - shift;
+        Shift(x, top + std::log(SumExpOf(x, top, s.n)), y, s.n);
       } else {
         ExpOf(x, top, y, s.n);
-        float scale = 1 / SumOf(y, s.n);
-        for (std::int64_t i = 0; i < s.n; ++i) y[i] *= scale;
+        Scale(y, 1 / SumOf(y, s.n), s.n);
       }
     });
     return Status();
@@ -131,8 +176,7 @@ Result<CompiledKernel> CompileSoftmaxGrad(const KernelRequest& r) {
   return CompiledKernel{[=](const KernelCall& c) {
     ForRows(s.rows, s.threads, [&](std::int64_t row) {
       const float *y = In(c, 0) + row * s.n, *g = In(c, 1) + row * s.n;
-      float dot = DotOf(y, g, s.n), *dx = Out(c, 0) + row * s.n;
-      for (std::int64_t i = 0; i < s.n; ++i) dx[i] = y[i] * (g[i] - dot);
+      SoftmaxGradOf(y, g, DotOf(y, g, s.n), Out(c, 0) + row * s.n, s.n);
     });
     return Status();
   }};
@@ -150,8 +194,7 @@ Result<CompiledKernel> CompileCrossEntropy(const KernelRequest& r) {
       std::int64_t label = IndexAt(c.in[1], labels, row);
       if (gradient) {
         float sum = In(c, 2)[row], g = In(c, 3)[row], *dx = Out(c, 0) + row * s.n;
-        ExpOf(x, sum, dx, s.n);
-        for (std::int64_t i = 0; i < s.n; ++i) dx[i] *= g;
+        ScaledExpOf(x, sum, g, dx, s.n);
         dx[label] -= g;
       } else {
         float top = MaxOf(x, s.n);
@@ -172,9 +215,9 @@ Result<CompiledKernel> CompileLayerNorm(const KernelRequest& r) {
     ForRows(s.rows, s.threads, [&](std::int64_t row) {
       const float* x = In(c, 0) + row * s.n;
       float *y = Out(c, 0) + row * s.n, mean = SumOf(x, s.n) / static_cast<float>(s.n);
-      for (std::int64_t i = 0; i < s.n; ++i) y[i] = x[i] - mean;
+      Shift(x, mean, y, s.n);
       float rstd = 1 / std::sqrt(DotOf(y, y, s.n) / static_cast<float>(s.n) + epsilon);
-      for (std::int64_t i = 0; i < s.n; ++i) y[i] = y[i] * rstd * gain[i] + bias[i];
+      Normalise(y, rstd, gain, bias, s.n);
       Out(c, 1)[row] = mean;
       Out(c, 2)[row] = rstd;
     });
@@ -197,23 +240,17 @@ Result<CompiledKernel> CompileLayerNormGrad(const KernelRequest& r) {
                             for (std::int64_t row = piece * s.rows / kPieces; row < (piece + 1) * s.rows / kPieces; ++row) {
                               const float *x = In(c, 0) + row * n, *gain = In(c, 1), *g = In(c, 4) + row * n;
                               float mean = In(c, 2)[row], rstd = In(c, 3)[row], *dx = Out(c, 0) + row * n;
-                              for (std::int64_t i = 0; i < n; ++i) {
-                                hat[i] = (x[i] - mean) * rstd;
-                                scaled[i] = g[i] * gain[i];
-                                dgain[i] += g[i] * hat[i];
-                                dbias[i] += g[i];
-                              }
+                              NormGradParts(x, gain, g, mean, rstd, hat.data(), scaled.data(), dgain, dbias, n);
                               float sum = SumOf(scaled.data(), n) / static_cast<float>(n),
                                     dot = DotOf(scaled.data(), hat.data(), n) / static_cast<float>(n);
-                              for (std::int64_t i = 0; i < n; ++i) dx[i] = rstd * (scaled[i] - sum - hat[i] * dot);
+                              NormGradOf(hat.data(), scaled.data(), rstd, sum, dot, dx, n);
                             }
                           });
                           for (int k = 0; k < 2; ++k) {
                             float* to = Out(c, 1 + k);
                             std::copy_n(partial + k * n, n, to);
                             for (std::int64_t piece = 1; piece < kPieces; ++piece) {
-                              const float* from = partial + (2 * piece + k) * n;
-                              for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
+                              AddTo(to, partial + (2 * piece + k) * n, n);
                             }
                           }
                           return Status();
@@ -243,9 +280,7 @@ Result<CompiledKernel> CompileScatterAdd(const KernelRequest& r) {
     RETURN_IF_ERROR(CheckIndices(c.in[0], dtype, n, rows, "index"));
     std::fill_n(Out(c, 0), rows * width, 0.0f);
     for (std::int64_t i = 0; i < n; ++i) {
-      const float* from = In(c, 1) + i * width;
-      float* to = Out(c, 0) + IndexAt(c.in[0], dtype, i) * width;
-      for (std::int64_t k = 0; k < width; ++k) to[k] += from[k];
+      AddTo(Out(c, 0) + IndexAt(c.in[0], dtype, i) * width, In(c, 1) + i * width, width);
     }
     return Status();
   }};
@@ -281,12 +316,7 @@ Result<CompiledKernel> CompileReduce(const KernelRequest& r) {
       float* y = Out(c, 0) + piece / bands * inner + first;
       std::copy_n(x, count, y);
       for (std::int64_t k = 1; k < reduced; ++k) {
-        const float* from = x + k * inner;
-        if (sum) {
-          for (std::int64_t i = 0; i < count; ++i) y[i] += from[i];
-        } else {
-          for (std::int64_t i = 0; i < count; ++i) y[i] = Larger(y[i], from[i]);
-        }
+        (sum ? AddTo : LargerTo)(y, x + k * inner, count);
       }
     });
     return Status();

@@ -22,14 +22,16 @@ class Interpreter {
 
   Status Run(const std::vector<RefTensor>& inputs) {
     if (inputs.size() != graph_.inputs.size()) {
-      return Status(Code::kInvalid, "RUN01", fmt::format("{} inputs for a graph that takes {}", inputs.size(), graph_.inputs.size()));
+      return Status(Code::kInvalid, "RUN01", fmt::format("{} inputs for a graph that takes {}", inputs.size(), graph_.inputs.size()),
+                    "every Input of the builder takes a tensor", "give one for each, in the order in which they were made");
     }
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const ValueInfo& info = graph_.value(graph_.inputs[i]);
       Dims dims = Dims(mlrunner::Evaluate(info.type.shape, bindings_));
       if (inputs[i].dims != dims) {
         return Status(Code::kInvalid, "RUN01",
-                      fmt::format("input {} is {}, and {} is given", info.name, ToString(dims), ToString(inputs[i].dims)));
+                      fmt::format("input {} is {}, and {} is given", info.name, ToString(dims), ToString(inputs[i].dims)),
+                      "the bindings give it that shape", "give such a tensor, or bind the symbols as this one has them");
       }
       values_[graph_.inputs[i].value] = inputs[i];
     }

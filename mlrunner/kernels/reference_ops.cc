@@ -97,7 +97,9 @@ Status Slice(RefCall& c) {
   std::int64_t begin = c.op.attrs.DimOf(Attr::kBegin).Evaluate(c.bindings);
   if (begin < 0 || begin + c.out[0].dims[axis] > c.in[0]->dims[axis] || c.out[0].dims[axis] < 0) {
     return Status(Code::kUserError, "RUN04",
-                  fmt::format("[{}, {}) does not lie in an axis of {}", begin, begin + c.out[0].dims[axis], c.in[0]->dims[axis]));
+                  fmt::format("[{}, {}) does not lie in an axis of {}", begin, begin + c.out[0].dims[axis], c.in[0]->dims[axis]),
+                  "so the bound symbols make it; while the graph was built they had no numbers",
+                  "bind others, or slice by an expression that stays inside for all that the symbols may be");
   }
   Dims index(c.out[0].dims.size());
   for (double& y : c.out[0].data) {
@@ -127,7 +129,8 @@ Status Bucket(RefCall& c) {
   return {};
 }
 Status OutOfRange(const char* what, std::size_t place, double value, std::int64_t size) {
-  return Status(Code::kUserError, "RUN05", fmt::format("{} {} is {}", what, place, value), fmt::format("it must lie in [0, {})", size));
+  return Status(Code::kUserError, "RUN05", fmt::format("{} {} is {}", what, place, value), fmt::format("it must lie in [0, {})", size),
+                value < 0 ? "mend the data: labels and indices count from 0" : "mend the data, or give the model more classes or rows");
 }
 Status At(RefCall& c) {
   std::int64_t rows = c.in[0]->dims[0], i = static_cast<std::int64_t>(c.in[1]->data[0]);

@@ -20,9 +20,9 @@ Status Bad(const std::string& what, const std::string& why, const std::string& f
 Status BadFlag(const std::string& flag) {
   std::vector<std::string> flags = job::OptionFlags();
   flags.insert(flags.end(), {"--ranks", "--set", "--help"});
-  std::string near = NearestName(flag, flags);
-  std::string what = "unknown flag \"" + EscapeForLog(flag, 100) + "\"";
-  return near.empty() ? Bad(what, "") : Bad(what, "", "did you mean \"" + near + "\"?");
+  const std::string near = NearestName(flag, flags), what = "unknown flag \"" + EscapeForLog(flag, 100) + "\"";
+  const std::string why = fmt::format("it takes {}", fmt::join(flags, ", "));
+  return near.empty() ? Bad(what, why) : Bad(what, why, "did you mean \"" + near + "\"?");
 }
 
 // A path in the job means the same in every process.

@@ -185,11 +185,19 @@ class BadTrees(unittest.TestCase):
             'return {Code::kInvalid, "A1", "what", "why"};': "fix",
             'Status(mine ? Code::kUserError : Code::kUnavailable, "A1", "what", "", "fix");': "why",
             'Status((x.ok() ? Code::kStale : Code::kInvalid), "A1", "what", "why");': "fix",
+            'Status(Code::kInvalid, "A1", what);': "why and fix",
+            'Status(code, "A1", "what", "why");': "fix",
+            'Status made(last.code(), "A1", last.what(), "", last.fix());': "why",
+            'return {static_cast<Code>(r.code), "A1", r.what, r.why};': "fix",
+            'Status(is_mine ? Code::kInternal : code, "A1", "what");': "why and fix",
         }
         fine = [
             whole,
             'Status(Code::kInternal, "A1", "our bug");',
-            'Status(Code::kInvalid, tag, what);',
+            'Status(Code::kInternal, tag, what);',
+            'Status(code, tag, what, why, fix);',
+            'Status Make(Code code, std::string tag, std::string what);',
+            'std::function<Status(Code code, const std::string& tag, int what)> make;',
             'Status(lost ? Code::kDataLoss : Code::kUnavailable, "A1", "what");',
             'return {Failed(Code::kInvalid, tag), "no Status", x};',
             'const char* text = "Status(Code, a)";',
@@ -199,8 +207,35 @@ class BadTrees(unittest.TestCase):
             self.assertEqual(said, [f'x.cc:2: error "A1" lacks {lacks}'], text)
         for text in fine:
             self.assertEqual(list(errors.complaints("x.cc", text)), [], text)
+        for tag in ("tag", "last.tag()", 'mine ? "A1" : "A2"'):
+            said = list(errors.complaints("x.cc", f'Status(Code::kInvalid, {tag}, "what", "why");'))
+            self.assertEqual(said, [f"x.cc:1: error {tag} lacks fix"], tag)
         with tempfile.TemporaryDirectory() as root:
             self.assertEqual(errors.main([root]), 1, "no error found is no success")
+
+    def test_a_helper_that_is_given_no_why_or_fix_is_named(self):
+        body = ' {\n  return Status(Code::kInvalid, "A1", what, why, fix);\n}\n'
+        bad = "Status Bad(std::string what, const std::string& why, std::string fix)" + body
+        lazy = 'Status Bad(std::string what, std::string why, std::string fix = "")' + body
+        ours = bad.replace("kInvalid", "kInternal")
+        inner = 'void F() {\n  auto bad = [&](std::string why) { return Status(Code::kInvalid, "A1", "what", why, "fix"); };\n'
+        for text, said in {
+            bad + 'return Bad("it is (so, so)", "", "mend it");': ["x.cc:4: Bad is given no why"],
+            bad + 'return Bad("what", "why", "");': ["x.cc:4: Bad is given no fix"],
+            bad + 'return Bad("what", "why", "fix");': [],
+            lazy: ["x.cc:1: Bad makes errors without fix where its callers say none"],
+            "Status Bad(int a, std::string fix = {});": ["x.cc:1: Bad makes errors without fix where its callers say none"],
+            inner + '  return bad("");\n}\n': ["x.cc:3: bad is given no why"],
+            inner + '  return bad("why");\n}\n': [],
+            ours + 'return Bad("what", "", "");': [],
+        }.items():
+            self.assertEqual(list(errors.complaints("x.cc", text)), said, text)
+        with tempfile.TemporaryDirectory() as root:
+            with open(os.path.join(root, "bad.h"), "w") as file:
+                file.write("Status Misfit(const Op& op, std::string why, std::string fix);\n")
+            text = f'#include "{root}/bad.h"\nreturn Misfit(op, "why", CALL);\n'
+            self.assertEqual(list(errors.complaints("x.cc", text.replace("CALL", '""'))), ["x.cc:2: Misfit is given no fix"])
+            self.assertEqual(list(errors.complaints("x.cc", text.replace("CALL", '"fix"'))), [])
 
     def test_an_empty_tree_is_no_success(self):
         for checker in ("floors", "naming"):

@@ -298,6 +298,52 @@ TEST(Instance, PrivateMemoryIsStagedWherePeersReadPools) {
 }
 
 // Before anything moves.
+// Both ranks are driven by hand, so that the slower one reads when it is told to.
+TEST(Instance, ScratchThatPeersStillReadIsLeftUntilTheNextRun) {
+  constexpr std::int64_t kCount = 100;
+  for (bool leaves_scratch : {true, false}) {
+    auto plan = BuildPlan("recursive_doubling", {.ranks = 2});
+    ASSERT_TRUE(plan.ok());
+    Fabric fabric(Kind::kPools, 2, 1);
+    std::vector<std::unique_ptr<Instance>> instances;
+    std::vector<float*> vectors;
+    for (std::int32_t rank = 0; rank < 2; ++rank) {
+      vectors.push_back(reinterpret_cast<float*>(fabric.endpoint(rank).Allocate(kCount * 4)));
+      std::fill_n(vectors[rank], kCount, rank + 1.0F);
+      auto made = Instance::Make(&plan->header, &plan->programs[rank], {.count = kCount}, &fabric.endpoint(rank),
+                                 {.leaves_scratch = leaves_scratch});
+      ASSERT_TRUE(made.ok()) << made.status().ToString();
+      instances.push_back(*std::move(made));
+      void* buffers[] = {vectors[rank], vectors[rank]};
+      ASSERT_TRUE(instances[rank]->Bind(buffers).ok());
+    }
+    Instance &slow = *instances[0], &fast = *instances[1];
+    auto start = [](Instance& instance) { instance.Start(0, LabelOf(instance.header(), kCount, "", kUncounted)); };
+    start(slow);
+    ASSERT_EQ(slow.Advance(), Outcome::kBlocked);
+    start(fast);
+    ASSERT_EQ(fast.Advance(), leaves_scratch ? Outcome::kDone : Outcome::kBlocked);
+    EXPECT_EQ(vectors[1][7], 3);
+    if (leaves_scratch) {
+      EXPECT_FALSE(fast.IsAtRest());
+      // The caller has its vector again; the next run must not put it where the slow one reads.
+      std::fill_n(vectors[1], kCount, 10.0F);
+      start(fast);
+      ASSERT_EQ(fast.Advance(), Outcome::kBlocked);
+    }
+    ASSERT_EQ(slow.Advance(), Outcome::kDone);
+    EXPECT_EQ(vectors[0][7], 3);
+    if (!leaves_scratch) continue;
+    ASSERT_EQ(fast.Advance(), Outcome::kBlocked);
+    start(slow);
+    ASSERT_EQ(slow.Advance(), Outcome::kDone);
+    ASSERT_EQ(fast.Advance(), Outcome::kDone);
+    EXPECT_EQ(vectors[0][7], 13);
+    EXPECT_EQ(vectors[1][7], 13);
+    EXPECT_TRUE(fast.IsAtRest());
+  }
+}
+
 TEST(Instance, WhatFitsIntoNoPoolIsRefused) {
   Fabric fabric(Kind::kPools, 2, 1, std::size_t{1} << 16);
   Plan doubling = Built("recursive_doubling", {.ranks = 2});

@@ -538,7 +538,7 @@ TEST(Executor, SumsOfBucketsOverlapWithBackward) {
 
 // An op that this file alone knows: what docs/mlrunner.md shows.
 Result<std::vector<TensorType>> InferSquaredError(const InferContext& c) {
-  if (c.in[0] != c.in[1]) return Misfit(c, "prediction and target are of one type");
+  if (c.in[0] != c.in[1]) return Misfit(c, "prediction and target are of one type", "Cast one of them");
   return std::vector<TensorType>{{c.in[0].dtype, {}}};
 }
 std::vector<Gradient> SquaredErrorRule(const GradientContext& c) {

@@ -1,12 +1,21 @@
 #include "mlrunner/collective/builders/builders.h"
 
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace ropewalk::collective {
 namespace {
+
+// "ring, chain": those that do `collective`, or all where none is asked for.
+std::string NamesFor(std::optional<Collective> collective) {
+  std::string names;
+  for (const Algorithm& algorithm : Algorithms())
+    if (!collective.has_value() || algorithm.collective == *collective) names += (names.empty() ? "" : ", ") + std::string(algorithm.name);
+  return names;
+}
 
 Status Declare(const Algorithm& algorithm, const Request& request, Header* header) {
   header->algorithm = algorithm.name;
@@ -15,14 +24,22 @@ Status Declare(const Algorithm& algorithm, const Request& request, Header* heade
   header->op = request.op == ReduceOp::kAvg ? ReduceOp::kSum : request.op;
   header->channel_count = 1;
   std::string name(algorithm.name);
-  if (request.collective != algorithm.collective)
+  if (request.collective != algorithm.collective) {
+    const std::string names = NamesFor(request.collective);
     return Status(Code::kInvalid, "COLL10", name + " does no " + std::string(Name(request.collective)),
-                  "it is for " + std::string(Name(algorithm.collective)));
+                  "it is for " + std::string(Name(algorithm.collective)),
+                  names.empty() ? "give an Algorithm of your own; none of the table's does it" : "name one that does: " + names);
+  }
   if (request.ranks < 1 || request.root < 0 || request.root >= request.ranks || request.channels < 1 || request.slots < 1 ||
       request.segment_bytes < 0)
-    return Status(Code::kInvalid, "COLL10", name + ": ranks, root, channels, slots or segment_bytes is out of range");
+    return Status(Code::kInvalid, "COLL10", name + ": ranks, root, channels, slots or segment_bytes is out of range",
+                  "ranks is " + std::to_string(request.ranks) + ", root " + std::to_string(request.root) + ", channels " +
+                      std::to_string(request.channels) + ", slots " + std::to_string(request.slots) + ", segment_bytes " +
+                      std::to_string(request.segment_bytes),
+                  "give 1 or more ranks, channels and slots, a root from 0 to ranks - 1, and segment_bytes of 0 (uncut) or more");
   if (!IsNumber(request.dtype))
-    return Status(Code::kInvalid, "COLL10", name + ": elements of type " + std::string(Name(request.dtype)) + " cannot be added up");
+    return Status(Code::kInvalid, "COLL10", name + ": elements of type " + std::string(Name(request.dtype)) + " cannot be added up",
+                  "collectives are for numbers: f32, f64, f16, bf16, i32, i64 and u8", "convert the vector; flags travel as u8");
   if (request.deterministic && !algorithm.deterministic)
     return Status(Code::kInvalid, "COLL10", name + " is not possible in deterministic mode",
                   "it adds in an order of its own; deterministic mode fixes the left fold over the ranks", "use direct or chain");
@@ -30,14 +47,10 @@ Status Declare(const Algorithm& algorithm, const Request& request, Header* heade
 }
 
 Result<const Algorithm*> Find(std::string_view name) {
-  std::vector<std::string> names;
-  for (const Algorithm& algorithm : Algorithms()) {
+  for (const Algorithm& algorithm : Algorithms())
     if (algorithm.name == name) return &algorithm;
-    names.emplace_back(algorithm.name);
-  }
-  std::string all;
-  for (const std::string& one : names) all += (all.empty() ? "" : ", ") + one;
-  return Status(Code::kNotFound, "COLL11", "there is no algorithm \"" + std::string(name) + "\"", "there are " + all, "");
+  return Status(Code::kNotFound, "COLL11", "there is no algorithm \"" + std::string(name) + "\"", "there are " + NamesFor({}),
+                "name one of these, or none: then one is chosen by size and wire");
 }
 
 Program Write(const Algorithm& algorithm, const Header& header, std::int32_t rank) {
@@ -80,7 +93,10 @@ Result<RankPlan> BuildProgram(std::string_view name, const Request& request, std
 Result<RankPlan> BuildProgram(const Algorithm& algorithm, const Request& request, std::int32_t rank) {
   RankPlan plan;
   RETURN_IF_ERROR(Declare(algorithm, request, &plan.header));
-  if (rank < 0 || rank >= request.ranks) return Status(Code::kInvalid, "COLL10", "there is no rank " + std::to_string(rank));
+  if (rank < 0 || rank >= request.ranks)
+    return Status(Code::kInvalid, "COLL10", "there is no rank " + std::to_string(rank),
+                  "the request is for " + std::to_string(request.ranks) + " ranks, which count from 0",
+                  "build the program of the communicator's own rank, for as many ranks as it has");
   plan.program = Write(algorithm, plan.header, rank);
   return plan;
 }

@@ -3,6 +3,7 @@
 // how many fresh contributions are in the sum. After the idea of eager-SGD's partial allreduce, details ours.
 #include "mlrunner/collective/builders/builders.h"
 
+#include <string>
 #include <vector>
 
 namespace ropewalk::collective {
@@ -14,8 +15,11 @@ constexpr std::int32_t kCallChannel = 0, kSumChannel = 1, kQuorumChannel = 2;
 
 Status DeclareEager(Header* header) {
   if (header->request.op != ReduceOp::kSum || header->request.quorum < 1 || header->request.quorum > header->request.ranks)
-    return Status(Code::kInvalid, "COLL10", "eager: a sum and a quorum of 1 to ranks are needed", "",
-                  "divide by the counter afterwards for an average");
+    return Status(Code::kInvalid, "COLL10", "eager: a sum and a quorum of 1 to ranks are needed",
+                  "asked for are the " + std::string(Name(header->request.op)) + " and a quorum of " +
+                      std::to_string(header->request.quorum) + " of " + std::to_string(header->request.ranks) +
+                      " ranks; who comes late is added to a later result, which only a sum allows",
+                  "ask for a sum and such a quorum; for an average divide by the counter afterwards");
   DeclareInOut(header);
   header->buffers[kOut].may_alias = kNone;  // the call may come while the sum is on its way
   header->buffers.push_back({.name = "stale", .role = Role::kState});

@@ -6,7 +6,9 @@ namespace {
 
 Status DeclareNative(Header* header) {
   if (header->request.op == ReduceOp::kAvg)
-    return Status(Code::kInvalid, "COLL10", "native: scale the sum of a native allreduce in a step of its own");
+    return Status(Code::kInvalid, "COLL10", "native: a library's allreduce makes no average",
+                  "a native step is not scaled, and libraries differ in when they divide",
+                  "ask for the sum and divide it afterwards, in a step of its own or in the program");
   DeclareInOut(header);
   return {};
 }

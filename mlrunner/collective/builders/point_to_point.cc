@@ -9,7 +9,9 @@ namespace {
 Status DeclarePointToPoint(Header* header) {
   DeclareInOut(header);
   if (header->request.peer < 0 || header->request.peer >= header->request.ranks)
-    return Status(Code::kInvalid, "COLL10", "send_recv: there is no rank " + std::to_string(header->request.peer));
+    return Status(Code::kInvalid, "COLL10", "send_recv: there is no rank " + std::to_string(header->request.peer),
+                  "the gang has " + std::to_string(header->request.ranks) + " ranks, which count from 0",
+                  "give a destination (peer) from 0 to " + std::to_string(header->request.ranks - 1));
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include "mlrunner/collective/builders/builders.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 namespace ropewalk::collective {
@@ -12,7 +13,11 @@ namespace {
 constexpr std::int32_t kParts = 2, kSum = 3, kCodedSum = 4, kResidual = 5, kSumResidual = 6;
 
 Status DeclareSra(Header* header) {
-  if (header->request.codecs.size() != 1) return Status(Code::kInvalid, "COLL10", "sra: one codec is needed");
+  if (header->request.codecs.size() != 1)
+    return Status(
+        Code::kInvalid, "COLL10", "sra: one codec is needed",
+        "scatter-reduce-allgather sends everything encoded, and " + std::to_string(header->request.codecs.size()) + " codecs are given",
+        "give one (MinMaxCodec, SignCodec), or take an algorithm that sends numbers as they are, such as direct");
   DeclareInOut(header);
   DeclareScratch(header, "parts", Element::kByte);
   DeclareScratch(header, "sum", Element::kAccumulator);

@@ -4,6 +4,7 @@
 #include "mlrunner/collective/builders/builders.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 namespace ropewalk::collective {
@@ -34,7 +35,13 @@ Status Declare(Header* header, bool relaxed) {
   bool square = request.mixing.size() == static_cast<std::size_t>(request.ranks);
   for (const auto& row : request.mixing) square = square && row.size() == static_cast<std::size_t>(request.ranks);
   if (!square || request.op != ReduceOp::kSum || !IsFloat(request.dtype))
-    return Status(Code::kInvalid, "COLL10", "window: a mixing matrix of ranks × ranks and a float sum are needed");
+    return Status(Code::kInvalid, "COLL10", "window: a mixing matrix of ranks × ranks and a float sum are needed",
+                  square ? "asked for is the " + std::string(Name(request.op)) + " of " + std::string(Name(request.dtype)) +
+                               "; each vector is weighted and added, which needs fractions"
+                         : "there are " + std::to_string(request.ranks) + " ranks, and the matrix has " +
+                               std::to_string(request.mixing.size()) + " rows, or one that is shorter or longer",
+                  square ? "mix f32, f64, f16 or bf16 vectors, with op kSum"
+                         : "give a row for each rank, and in it a weight for each rank: 0 for those it takes nothing from");
   DeclareInOut(header);
   header->buffers.push_back({.name = "window", .role = Role::kWindow, .relaxed = relaxed});
   for (const auto& row : request.mixing)

@@ -18,11 +18,17 @@ Status SymbolicMachine::PreparePost() {
 Result<CheckReport> Check(const Plan& plan, const CheckOptions& options) {
   const Request& request = plan.header.request;
   if (static_cast<std::int32_t>(plan.programs.size()) != request.ranks || request.ranks < 1)
-    return Status(Code::kInvalid, "COLL02", plan.header.algorithm + ": as many programs as ranks are needed");
-  if (plan.post.claims.empty()) return Status(Code::kInvalid, "COLL02", plan.header.algorithm + ": the plan promises nothing");
+    return Status(Code::kInvalid, "COLL02", plan.header.algorithm + ": as many programs as ranks are needed",
+                  "the plan has " + std::to_string(plan.programs.size()) + " programs for " + std::to_string(request.ranks) + " ranks",
+                  "check what BuildPlan() returned; a plan of one rank's program cannot be proved");
+  if (plan.post.claims.empty())
+    return Status(Code::kInvalid, "COLL02", plan.header.algorithm + ": the plan promises nothing",
+                  "its postcondition has no claim, so any result would pass", "let the algorithm's `promise` say what it leaves where");
   for (std::int32_t rank = 0; rank < request.ranks; ++rank) {
     if (plan.programs[rank].rank != rank)
-      return Status(Code::kInvalid, "COLL02", plan.header.algorithm + ": programs are not in the order of ranks");
+      return Status(Code::kInvalid, "COLL02", plan.header.algorithm + ": programs are not in the order of ranks",
+                    "program " + std::to_string(rank) + " is that of rank " + std::to_string(plan.programs[rank].rank),
+                    "put the program of rank r at place r, as BuildPlan() does");
     RETURN_IF_ERROR(CheckProgram(plan.header, plan.programs[rank]));
   }
   std::vector<Layout> layouts;

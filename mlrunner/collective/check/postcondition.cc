@@ -95,7 +95,8 @@ Status SymbolicMachine::CheckWindowPut(std::int32_t rank, std::int32_t buffer, s
     }
     if (!explained)
       return Status(Code::kInvalid, "COLL06", "what is put into a relaxed window is named by no claim",
-                    "nothing says what readers may find there");
+                    "nothing says what readers may find there",
+                    "claim in the algorithm's `promise` what is put into each part of the window");
     position = end;
   }
   return {};

@@ -105,6 +105,14 @@ Status SymbolicMachine::Fail(const Interpreter& at, const Step& step, const char
                 why, "mend the builder");
 }
 
+Status SymbolicMachine::FailAccess(const Interpreter& at, const Step& step, const Buffer& buffer, std::int32_t owner,
+                                   const std::string& how) const {
+  const bool is_unwritten = how.find("never") != std::string::npos;
+  return Fail(at, step, is_unwritten ? "COLL05" : "COLL04", buffer.name + " of rank " + std::to_string(owner) + ": " + how,
+              is_unwritten ? "no step that is known to come before stores there"
+                           : "nothing orders the two: no message leads from one to the other");
+}
+
 SymbolicMachine::Line* SymbolicMachine::LineOf(std::int32_t from, std::int32_t to, std::int32_t channel) {
   auto found = lines_.find({from, to, channel});
   return found == lines_.end() ? nullptr : &found->second;
@@ -234,9 +242,7 @@ std::optional<Pieces> SymbolicMachine::Read(const Interpreter& at, const Step& s
   }
   auto pieces = memories_[place.memory].Read({extent.offset + place.shift, extent.count}, {thread, clocks_[thread][thread]},
                                              clocks_[thread], post, &why);
-  if (!pieces)
-    failure_ = Fail(at, step, why.find("never") != std::string::npos ? "COLL05" : "COLL04",
-                    buffer.name + " of rank " + std::to_string(owner) + ": " + why, "");
+  if (!pieces) failure_ = FailAccess(at, step, buffer, owner, why);
   return pieces;
 }
 
@@ -246,11 +252,12 @@ bool SymbolicMachine::Write(const Interpreter& at, const Step& step, std::int32_
   const Buffer& buffer = plan_.header.buffers[named.buffer];
   Extent extent = at.At(chunk);
   if (Length(pieces) != extent.count) {
-    failure_ = Fail(at, step, "COLL03", std::to_string(Length(pieces)) + " elements for a chunk of " + std::to_string(extent.count), "");
+    failure_ = Fail(at, step, "COLL03", std::to_string(Length(pieces)) + " elements for a chunk of " + std::to_string(extent.count),
+                    "a step stores as many elements as its dst has");
     return false;
   }
   if (buffer.role == Role::kIn) {
-    failure_ = Fail(at, step, "COLL04", buffer.name + " is the caller's and only read", "");
+    failure_ = Fail(at, step, "COLL04", buffer.name + " is the caller's and only read", "a step stores into it");
     return false;
   }
   if (buffer.relaxed) {
@@ -266,9 +273,7 @@ bool SymbolicMachine::Write(const Interpreter& at, const Step& step, std::int32_
   bool written = accumulate
                      ? memories_[place.memory].Accumulate(extent.offset + place.shift, pieces, &expressions_, now, clocks_[thread], &why)
                      : memories_[place.memory].Write(extent.offset + place.shift, pieces, now, clocks_[thread], &why);
-  if (!written)
-    failure_ = Fail(at, step, why.find("never") != std::string::npos ? "COLL05" : "COLL04",
-                    buffer.name + " of rank " + std::to_string(owner) + ": " + why, "");
+  if (!written) failure_ = FailAccess(at, step, buffer, owner, why);
   return written;
 }
 
@@ -279,7 +284,8 @@ std::optional<Pieces> SymbolicMachine::Decode(const Interpreter& at, const Step&
   std::int64_t holds = blob.pieces == nullptr ? -1 : Length(*blob.pieces);
   bool whole = holds == count && blob.codec == step.codec && bytes[0].count == EncodedBytes(plan_.header.request.codecs[step.codec], count);
   if (!whole) {
-    failure_ = Fail(at, step, "COLL03", "what is decoded is no whole encoded chunk of " + std::to_string(count) + " elements", "");
+    failure_ = Fail(at, step, "COLL03", "what is decoded is no whole encoded chunk of " + std::to_string(count) + " elements",
+                    "a code is read as one piece, by the codec that wrote it, at the border where it begins");
     return std::nullopt;
   }
   return *blob.pieces;
@@ -326,7 +332,8 @@ Outcome SymbolicMachine::TryData(const Interpreter& at, const Step& step) {
         // A copy onto itself writes nothing (FoldRows).
         stays = step.op == Op::kCopy && a.memory == b.memory && x == y && type == element && operand.scale == kNone && step.scale == kNone;
         if (a.memory == b.memory && x != y && x < y + into.count && y < x + from.count)
-          return Stop(Fail(at, step, "COLL04", "an operand and dst overlap and do not coincide", ""));
+          return Stop(
+              Fail(at, step, "COLL04", "an operand and dst overlap and do not coincide", "the step would read what it has stored already"));
       }
     } else {
       Line* line = LineOf(operand.peer, at.rank(), at.channel());
@@ -348,7 +355,8 @@ Outcome SymbolicMachine::TryData(const Interpreter& at, const Step& step) {
     if (Length(*pieces) != count)
       return Stop(
           Fail(at, step, "COLL03",
-               "operand " + std::to_string(i) + " has " + std::to_string(Length(*pieces)) + " elements, not " + std::to_string(count), ""));
+               "operand " + std::to_string(i) + " has " + std::to_string(Length(*pieces)) + " elements, not " + std::to_string(count),
+               "all operands of a step are as long as its dst"));
     if (operand.scale != kNone) {
       double scale = plan_.header.scales[operand.scale];
       pieces = Mapped(*pieces, [&](Value value) { return expressions_.Scaled(value, scale); });
@@ -374,7 +382,9 @@ Outcome SymbolicMachine::TryData(const Interpreter& at, const Step& step) {
       auto state = Read(at, step, at.rank(), step.aux, thread, kNone);
       if (!state) return Outcome::kFailed;
       residual = std::move(*state);
-      if (Length(residual) != count) return Stop(Fail(at, step, "COLL03", "the residual has another length", ""));
+      if (Length(residual) != count)
+        return Stop(Fail(at, step, "COLL03", "the residual has another length",
+                         std::to_string(Length(residual)) + " elements for " + std::to_string(count) + " that are encoded"));
     } else {
       Expressions::Append(&residual, count, expressions_.Zero());
     }
@@ -486,11 +496,14 @@ Outcome SymbolicMachine::TryCounts(const Interpreter& at, const Step& step) {
         if (plan_.header.buffers[b].role == Role::kIn && plan_.header.buffers[b].element == Element::kCount)
           expected = expressions_.Leaf(static_cast<std::int32_t>(from + i), static_cast<std::int32_t>(b), at.rank());
       if (terms.size() != 1 || terms[0].leaf != expected.node || piece.value.at + i != expected.at)
-        return Stop(Fail(at, step, "COLL06", "entry " + std::to_string(from + i) + " is not what that rank has for this one", ""));
+        return Stop(Fail(at, step, "COLL06", "entry " + std::to_string(from + i) + " is not what that rank has for this one",
+                         "it holds another count, or one that was changed on the way"));
     }
     from += piece.count;
   }
-  if (from != plan_.header.request.ranks) return Stop(Fail(at, step, "COLL03", "as many counts as ranks are needed", ""));
+  if (from != plan_.header.request.ranks)
+    return Stop(Fail(at, step, "COLL03", "as many counts as ranks are needed",
+                     "there are " + std::to_string(from) + " for " + std::to_string(plan_.header.request.ranks) + " ranks"));
   return Outcome::kDone;
 }
 
@@ -501,7 +514,7 @@ Outcome SymbolicMachine::TryNative(const Interpreter& at, const Step& step) {
   else
     group = plan_.header.groups[step.group];
   if (std::find(group.begin(), group.end(), at.rank()) == group.end())
-    return Stop(Fail(at, step, "COLL02", "the rank is not of the group", ""));
+    return Stop(Fail(at, step, "COLL02", "the rank is not of the group", "a native step is done by the ranks of its group only"));
   Rendezvous& meeting = natives_[{step.group, at.channel()}];
   if (meeting.released.erase(at.rank()) > 0) return Outcome::kDone;
   meeting.arrived.insert(at.rank());
@@ -518,7 +531,9 @@ Outcome SymbolicMachine::TryNative(const Interpreter& at, const Step& step) {
     const Interpreter& other = *interpreters_[rank];
     const Step& theirs = other.program().steps[other.program().channels[at.channel()].first_step + other.step_of(at.channel())];
     if (theirs.op != Op::kNative || theirs.native != step.native || theirs.group != step.group)
-      return Stop(Fail(at, step, "COLL03", "rank " + std::to_string(rank) + " does something else", ""));
+      return Stop(
+          Fail(at, step, "COLL03", "rank " + std::to_string(rank) + " does something else",
+               "all ranks of a group do the same native step at that place of the channel; it is at " + std::string(Name(theirs.op))));
     auto pieces = Read(other, theirs, rank, other.program().operands[theirs.first_operand].chunk, thread, kNone);
     if (!pieces) return Outcome::kFailed;
     in.push_back(std::move(*pieces));
@@ -527,7 +542,10 @@ Outcome SymbolicMachine::TryNative(const Interpreter& at, const Step& step) {
   if (step.native == Collective::kAllreduce || step.native == Collective::kReduceScatter) {
     result = in[0];
     for (std::size_t i = 1; i < in.size(); ++i) {
-      if (Length(in[i]) != Length(result)) return Stop(Fail(at, step, "COLL03", "ranks of a native collective have other lengths", ""));
+      if (Length(in[i]) != Length(result))
+        return Stop(Fail(at, step, "COLL03", "ranks of a native collective have other lengths",
+                         "rank " + std::to_string(group[i]) + " gives " + std::to_string(Length(in[i])) + " elements, those before it " +
+                             std::to_string(Length(result))));
       Pieces folded;
       Zip(result, in[i], [&](Value a, Value b, std::int64_t count) {
         Expressions::Append(&folded, count, expressions_.NativeFold(meeting.instance, a, b));
@@ -540,7 +558,8 @@ Outcome SymbolicMachine::TryNative(const Interpreter& at, const Step& step) {
   } else if (step.native == Collective::kBroadcast) {
     result = in[0];
   } else {
-    return Stop(Fail(at, step, "COLL02", "no native form of this is known", ""));
+    return Stop(
+        Fail(at, step, "COLL02", "no native form of this is known", "libraries do allreduce, reduce_scatter, allgather and broadcast"));
   }
   ++meeting.instance;
   Clock after(clocks_.size());

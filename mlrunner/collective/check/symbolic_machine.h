@@ -62,6 +62,8 @@ class SymbolicMachine : public Machine {
   std::int32_t ThreadOf(std::int32_t rank, std::int32_t channel) const { return (rank * plan_.header.channel_count + channel) * 2; }
   Moment Tick(std::int32_t thread) { return {thread, ++clocks_[thread][thread]}; }
   Status Fail(const Interpreter& at, const Step& step, const char* tag, const std::string& what, const std::string& why) const;
+  // An access to `buffer` of rank `owner` that memory has refused.
+  Status FailAccess(const Interpreter& at, const Step& step, const Buffer& buffer, std::int32_t owner, const std::string& how) const;
   Outcome Stop(Status status) {
     failure_ = std::move(status);
     return Outcome::kFailed;

@@ -121,9 +121,10 @@ void Engine::Drive(const std::atomic<bool>& is_done) {
     lock.lock();
     has_driver_ = false;
   }
-  callers_.fetch_sub(1);
+  // Most calls leave nothing behind; then a notice would only wake this object's thread, on a core that a rank wants.
+  const bool is_wanted = callers_.fetch_sub(1) > 1 || HasWork();
   lock.unlock();
-  changed_.notify_all();
+  if (is_wanted) changed_.notify_all();
 }
 
 void Engine::DriveForNobody() {

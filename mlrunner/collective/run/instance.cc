@@ -101,20 +101,23 @@ Result<std::unique_ptr<Instance>> Instance::Make(const Header* header, const Pro
                        !(step.op == Op::kSend && step.scale == kNone && program->operands[step.first_operand].scale == kNone);
     if (!CanRun(step.op) || (slot_memory && step.op != Op::kFlush && !IsOneSided(step.op)))
       return Status(Code::kInvalid, "COLL12", header->algorithm + ": " + std::string(Name(step.op)) + " cannot be run",
-                    slot_memory ? "the result is sent and not stored" : "there is no machine for such steps");
+                    slot_memory ? "the result is sent and not stored" : "there is no machine for such steps",
+                    slot_memory ? "mend the builder: give the step a scratch buffer as `dst`; it is sent from there"
+                                : "mend the builder: make it of steps that can be run, or add a machine in run/instance.cc");
   }
   for (const Codec& codec : header->request.codecs) RETURN_IF_ERROR(CheckCodec(codec));
   if (!header->request.codecs.empty() && header->accumulator != Dtype::kF32)
     return Status(Code::kInvalid, "COLL12",
                   header->algorithm + ": codecs of " + std::string(Name(header->request.dtype)) + " cannot be run",
-                  "they are for f32, f16 and bf16");
+                  "they are for f32, f16 and bf16", "convert the vector to one of these, or leave the codec out");
   ASSIGN_OR_RETURN(Layout layout, Layout::Make(*header, *program, sizes));
   for (const Step& step : program->steps)
     for (std::int32_t i = step.first_operand; i < step.first_operand + step.operand_count; ++i)
       if (program->operands[i].peer != kNone && !LandsInPlace(step, *program) &&
           layout.IsCounted(program->chunks[program->operands[i].chunk].range))
         return Status(Code::kInvalid, "COLL12", header->algorithm + ": " + std::string(Name(step.op)) + " cannot be run",
-                      "its message has a length that is learned at run time, and no place to land");
+                      "its message has a length that is learned at run time, and no place to land",
+                      "mend the builder: receive it unscaled into a buffer (recv), and use it from there");
   std::unique_ptr<Instance> instance(new Instance(header, program, std::move(layout), transport, means));
   const Layout& bound = instance->layout_;
   instance->interpreter_ = std::make_unique<Interpreter>(program, &instance->layout_);
@@ -152,6 +155,11 @@ Instance::~Instance() {
   transport_->Free(landing_);
 }
 
+bool Instance::IsInScratch(std::int32_t chunk) const {
+  const Chunk& sent = program_->chunks[chunk];
+  return header_->buffers[sent.buffer].role == Role::kScratch || program_->ranges[sent.range].kind == RangeKind::kNothing;
+}
+
 void Instance::MeasureStages() {
   const std::vector<std::int64_t> first(program_->loops.size());
   for (Stage& stage : stages_) stage.each_bytes = 0;
@@ -170,6 +178,8 @@ Status Instance::Prepare() {
   turns_.resize(program_->operands.size());
   edges_.assign(program_->steps.size(), 0);
   stages_.resize(program_->edges.size());
+  leaves_scratch_.assign(program_->edges.size(), means_.leaves_scratch);
+  left_.reserve(program_->edges.size());
   is_private_.resize(header_->buffers.size());
   std::size_t landing_bytes = 0, operands_max = 1;
   std::int64_t decoded_count = 0;
@@ -184,6 +194,8 @@ Status Instance::Prepare() {
         const Edge& edge = program_->edges[e];
         if (edge.peer != step.to || edge.channel != static_cast<std::int32_t>(c)) continue;
         edges_[s] = static_cast<std::int32_t>(e);
+        const std::int32_t sent = SentBy(step, *program_);
+        leaves_scratch_[e] = leaves_scratch_[e] && (sent == kNone || IsInScratch(sent));
       }
       if (step.op == Op::kEncode)
         decoded_count = std::max(decoded_count, layout_.OfChunk(program_->operands[step.first_operand].chunk, first.data()).count);
@@ -208,7 +220,7 @@ Status Instance::Prepare() {
     if (landing_ == nullptr)
       return Status(Code::kResourceExhausted, "COLL13",
                     header_->algorithm + ": no room for " + std::to_string(landing_bytes) + " bytes where messages land",
-                    "the transport's pool is full", "");
+                    "the transport's pool is full", "give it a larger pool (pool_bytes), or use smaller segments (segment_bytes)");
   }
   decoded_.resize(static_cast<std::size_t>(decoded_count));
   rows_.resize(operands_max);
@@ -218,9 +230,13 @@ Status Instance::Prepare() {
 
 Status Instance::SetCounts(std::span<const std::int64_t> counts, std::int64_t room) {
   const auto ranks = static_cast<std::size_t>(header_->request.ranks);
-  if (counts.size() != ranks || std::any_of(counts.begin(), counts.end(), [](std::int64_t count) { return count < 0; }))
-    return Status(Code::kInvalid, "COLL01",
-                  header_->algorithm + ": " + std::to_string(ranks) + " counts are needed, none of them negative");
+  const auto negative = std::find_if(counts.begin(), counts.end(), [](std::int64_t count) { return count < 0; });
+  if (counts.size() != ranks || negative != counts.end())
+    return Status(Code::kInvalid, "COLL01", header_->algorithm + ": " + std::to_string(ranks) + " counts are needed, none of them negative",
+                  counts.size() != ranks
+                      ? std::to_string(counts.size()) + " are given"
+                      : "that for rank " + std::to_string(negative - counts.begin()) + " is " + std::to_string(*negative),
+                  "say for each rank how many elements it gets; 0 for one that gets none");
   layout_.SetRow(program_->rank, counts.data());
   room_ = room;
   MeasureStages();
@@ -279,9 +295,21 @@ void Instance::Start(std::int32_t first_channel, const CallLabel& label, bool is
     if (program_->channels[c].start == collective::Start::kLocalCall) interpreter_->SetStarted(static_cast<std::int32_t>(c), is_called);
 }
 
-bool Instance::IsFlushed() const {
-  for (const Edge& edge : program_->edges)
-    if (!transport_->IsFlushed(edge.peer, first_channel_ + edge.channel)) return false;
+bool Instance::IsAtRest() const {
+  return std::all_of(left_.begin(), left_.end(),
+                     [&](const Left& left) { return transport_->IsFlushed(left.peer, left.channel, left.messages); });
+}
+
+bool Instance::IsFlushed() {
+  left_.clear();
+  for (std::size_t e = 0; e < program_->edges.size(); ++e) {
+    const Left posted{program_->edges[e].peer, first_channel_ + program_->edges[e].channel,
+                      transport_->Posted(program_->edges[e].peer, first_channel_ + program_->edges[e].channel)};
+    if (leaves_scratch_[e])
+      left_.push_back(posted);
+    else if (!transport_->IsFlushed(posted.peer, posted.channel, posted.messages))
+      return false;
+  }
   if (!is_counted_) return true;
   for (std::int32_t channel = 0; channel < header_->channel_count; ++channel)
     for (std::int32_t peer = 0; peer < header_->request.ranks; ++peer)
@@ -291,6 +319,8 @@ bool Instance::IsFlushed() const {
 
 Outcome Instance::Advance() {
   if (!has_ended_) {
+    if (!left_.empty() && !IsAtRest()) return status().ok() ? Outcome::kBlocked : Outcome::kFailed;
+    left_.clear();
     const Outcome outcome = interpreter_->AdvanceToBorder(*this);
     if (!status().ok() || !StartNatives()) return Outcome::kFailed;
     if (outcome != Outcome::kDone) return outcome;
@@ -314,9 +344,8 @@ Status Instance::RunToTheEnd() {
   for (;;) {
     switch (Advance()) {
       case Outcome::kDone:
-        return {};
-      case Outcome::kFailed:
-        return status();
+        if (IsAtRest()) return {};
+        [[fallthrough]];
       case Outcome::kBlocked:
         if (is_counted_ && means_.one_sided->Serve()) break;
         transport_->Wait(true);
@@ -324,6 +353,8 @@ Status Instance::RunToTheEnd() {
         break;
       case Outcome::kYielded:
         break;
+      case Outcome::kFailed:
+        return status();
     }
   }
 }
@@ -573,7 +604,9 @@ Outcome Instance::Try(const Interpreter& at, const Step& step) {
   const std::int32_t channel = first_channel_ + at.channel();
   if (step.op == Op::kFlush) {
     const bool is_done = !is_counted_ || means_.one_sided->IsDone(first_channel_, at.channel(), step.to);
-    return is_done && (at.channel() >= channels_ || transport_->IsFlushed(step.to, channel)) ? Outcome::kDone : Outcome::kBlocked;
+    return is_done && (at.channel() >= channels_ || transport_->IsFlushed(step.to, channel, transport_->Posted(step.to, channel)))
+               ? Outcome::kDone
+               : Outcome::kBlocked;
   }
   if (IsOneSided(step.op)) return TryOneSided(at, step);
   if (step.op == Op::kWait) return TryWait(step);

@@ -33,6 +33,9 @@ struct Means {
   OneSided* one_sided = nullptr;
   // By rank: how often it raises counters of this one in a run. Then a wait for a rank that has left fails; without, it goes on for ever.
   std::vector<std::int64_t> raises{};
+  // A run may end while peers still read its scratch. Where they do that without this rank's help, in a mapping of their own, and where
+  // whoever destroys an instance waits until it IsAtRest().
+  bool leaves_scratch = false;
 };
 // From the programs of all ranks.
 std::vector<std::int64_t> RaisesOf(const Plan& plan, std::int32_t rank);
@@ -68,8 +71,11 @@ class Instance : private Machine {
   // True: the call takes part in this run. False: this rank's contribution was made without it; what `in` holds now is put into the state,
   // for the next run that is without its call, or, where the plan has no state, is left out. The run then goes on, or is taken up again.
   bool Come();
-  // As far as it can go, or to the next border. kDone as soon as Run() would return; kFailed: status() says why.
+  // As far as it can go, or to the next border. kDone: everything is received, and the caller's buffers are its own again; kFailed:
+  // status() says why.
   Outcome Advance();
+  // Whether peers have read all that the last run left in scratch; the next run waits for that. From any thread, once the run is done.
+  bool IsAtRest() const;
   const Status& status() const {
     if (!failure_.ok()) return failure_;
     return means_.one_sided != nullptr && !means_.one_sided->status().ok() ? means_.one_sided->status() : transport_->status();
@@ -91,6 +97,7 @@ class Instance : private Machine {
   Status RunToTheEnd();
   // Where messages land, and whose turn it is.
   Status Prepare();
+  bool IsInScratch(std::int32_t chunk) const;
   void MeasureStages();
   void DecodeRows(const Interpreter& at, const Step& step);
   void EncodeRow(const Interpreter& at, const Step& step);
@@ -107,7 +114,7 @@ class Instance : private Machine {
   // Those that became ready since the last time.
   bool StartNatives();
   std::span<const std::int32_t> GroupOf(const Step& step) const;
-  bool IsFlushed() const;
+  bool IsFlushed();
   void Post(const Interpreter& at, const Step& step, std::int32_t chunk);
   Dtype DtypeOf(std::int32_t buffer) const;
   char* PlaceOf(const Interpreter& at, std::int32_t chunk) const;
@@ -128,7 +135,13 @@ class Instance : private Machine {
     std::uint64_t posted = 0;
   };
   std::vector<Stage> stages_;
-  std::vector<bool> is_private_;  // by buffer: peers cannot read it
+  std::vector<bool> is_private_;      // by buffer: peers cannot read it
+  std::vector<bool> leaves_scratch_;  // by edge: all its messages lie in scratch
+  struct Left {                       // messages of an edge that a peer may still read
+    std::int32_t peer = 0, channel = 0;
+    std::uint64_t messages = 0;
+  };
+  std::vector<Left> left_;
   std::int32_t first_channel_ = 0;
   bool has_ended_ = true;
   char* landing_ = nullptr;

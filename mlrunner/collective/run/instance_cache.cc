@@ -86,7 +86,11 @@ void InstanceCache::GiveBack(Instance* instance) {
 void InstanceCache::DropOldest() {
   auto oldest = entries_.end();
   for (auto it = entries_.begin(); it != entries_.end(); ++it)
-    if (!it->second.is_taken && (oldest == entries_.end() || it->second.last_used < oldest->second.last_used)) oldest = it;
+    if (!it->second.is_taken && it->second.instance->IsAtRest() &&
+        (oldest == entries_.end() || it->second.last_used < oldest->second.last_used))
+      oldest = it;
+  // Those that peers still read are no more than messages can be on their way.
+  if (oldest == entries_.end()) return;
   if (last_ == &oldest->second) last_ = nullptr;
   by_instance_.erase(oldest->second.instance.get());
   entries_.erase(oldest);

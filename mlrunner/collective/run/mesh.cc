@@ -50,14 +50,25 @@ std::int64_t NowMs() {
 
 std::string Errno() { return std::strerror(errno); }
 
-Status Unreachable(std::int32_t rank, const std::string& why) {
-  return Status(Code::kUnavailable, "COLL31", "rank " + std::to_string(rank) + " cannot be reached", why);
+// `why` is what went wrong on the way to it.
+Status Unreachable(std::int32_t rank, const Status& why) {
+  return Status(Code::kUnavailable, "COLL31", "rank " + std::to_string(rank) + " cannot be reached",
+                why.what() + (why.why().empty() ? "" : ": " + why.why()), why.fix());
 }
 
 // Until a descriptor is ready, the deadline is over, or somebody cancels.
 struct Waiter {
+  std::int32_t ms_max;
   std::int64_t deadline_ms;
   const MeshCancel& cancel;
+
+  Status TimeIsOver() const {
+    return Status(
+        Code::kDeadlineExceeded, "COLL31", "time is over",
+        "it did not answer within " + std::to_string(ms_max) + " ms of the gang's beginning",
+        "see whether its process runs, and whether a firewall stands between the machines; where machines are slow to start, give "
+        "more time (connect_ms_max)");
+  }
 
   // kDeadlineExceeded at the deadline.
   Status Poll(std::vector<pollfd>* polls) const {
@@ -65,7 +76,7 @@ struct Waiter {
     for (;;) {
       if (cancel.is_set()) return cancel.why();
       const std::int64_t left = deadline_ms - NowMs();
-      if (left <= 0) return Status(Code::kDeadlineExceeded, "COLL31", "time is over");
+      if (left <= 0) return TimeIsOver();
       const int ready = poll(polls->data(), polls->size(), static_cast<int>(std::min<std::int64_t>(left, 1'000)));
       if (ready < 0 && errno != EINTR) return Status(Code::kInternal, "COLL31", "poll", Errno());
       if (ready > 0 && polls->back().revents == 0) break;
@@ -131,7 +142,8 @@ Result<Address> TcpAddress(const std::string& numeric, std::uint16_t port) {
     v6->sin6_port = htons(port);
     address.bytes = sizeof(*v6);
   } else {
-    return Status(Code::kInvalid, "COLL30", "\"" + EscapeForLog(numeric, 64) + "\" is no numeric address", "",
+    return Status(Code::kInvalid, "COLL30", "\"" + EscapeForLog(numeric, 64) + "\" is no numeric address",
+                  "peers connect to it as it stands: names are not looked up",
                   "give the address by which the other machines reach this one");
   }
   return address;
@@ -169,10 +181,12 @@ Result<Place> DecodePlace(std::string_view bytes, std::int32_t rank) {
   place.port = reader.Fixed<std::uint16_t>();
   for (std::string* part : {&place.machine, &place.address, &place.unix_name, &place.secret}) *part = std::string(reader.Sized());
   if (!reader.ok() || !reader.empty() || wire > static_cast<std::uint8_t>(Wire::kTcp) || place.unix_name.size() > 100)
-    return Status(Code::kInvalid, "COLL30", "what rank " + std::to_string(rank) + " said at the rendezvous cannot be read", "",
+    return Status(Code::kInvalid, "COLL30", "what rank " + std::to_string(rank) + " said at the rendezvous cannot be read",
+                  std::to_string(bytes.size()) + " bytes that are no place of a rank: it runs another program, or they are damaged",
                   "run one version on all ranks, and exchange nothing else at that moment");
   if (version != kMeshVersion)
-    return Status(Code::kVersionSkew, "COLL23", "rank " + std::to_string(rank) + " is of version " + std::to_string(version), "",
+    return Status(Code::kVersionSkew, "COLL23", "rank " + std::to_string(rank) + " is of version " + std::to_string(version),
+                  "this rank is of version " + std::to_string(kMeshVersion) + ", and these do not understand each other",
                   "run one version on all ranks");
   place.wire = Wire{wire};
   return place;
@@ -210,7 +224,7 @@ class Builder {
         Status status = ConnectOne(peer, line);
         if (status.ok()) continue;
         if (waiter_.cancel.is_set()) return status;
-        return Unreachable(peer, status.what() + (status.why().empty() ? "" : ": " + status.why()));
+        return Unreachable(peer, status);
       }
     return {};
   }
@@ -220,8 +234,7 @@ class Builder {
     while (missing > 0) {
       std::vector<pollfd> polls{{listener, POLLIN, 0}};
       for (const Stranger& stranger : strangers_) polls.push_back({stranger.fd.get(), POLLIN, 0});
-      if (Status status = waiter_.Poll(&polls); !status.ok())
-        return waiter_.cancel.is_set() ? status : Unreachable(FirstMissing(), "it did not connect in time");
+      if (Status status = waiter_.Poll(&polls); !status.ok()) return waiter_.cancel.is_set() ? status : Unreachable(FirstMissing(), status);
       for (std::size_t i = strangers_.size(); i-- > 0;) {
         if (polls[1 + i].revents == 0) continue;
         const Progress progress = Hear(&strangers_[i]);
@@ -291,10 +304,14 @@ class Builder {
       // A Unix socket whose queue is full says so at once.
       if (errno != EAGAIN && errno != EINTR) return Status(Code::kUnavailable, "COLL31", "connect", Errno());
       if (waiter_.cancel.is_set()) return waiter_.cancel.why();
-      if (NowMs() > waiter_.deadline_ms) return Status(Code::kDeadlineExceeded, "COLL31", "time is over");
+      if (NowMs() > waiter_.deadline_ms) return waiter_.TimeIsOver();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    if (!IsOurUser(fd.get())) return Status(Code::kUnauthenticated, "COLL32", "the peer is another user's process");
+    if (!IsOurUser(fd.get()))
+      return Status(
+          Code::kUnauthenticated, "COLL32", "the peer is another user's process",
+          "ranks of one machine share memory, which only processes of one user may (this one's id is " + std::to_string(geteuid()) + ")",
+          "run all ranks of a machine as one user, or give all of them the TCP wire");
     Tune(fd.get(), !shares_memory_);
 
     Hello hello{.epoch = mine_.epoch,
@@ -308,7 +325,9 @@ class Builder {
     const std::string_view their_nonce = std::string_view(challenge).substr(0, rpc::kNonceBytes);
     const std::string expected = rpc::AuthProof(secret_, "accept", hello.role(), nonce, their_nonce);
     if (!rpc::EqualInConstantTime(std::string_view(challenge).substr(rpc::kNonceBytes), expected))
-      return Status(Code::kUnauthenticated, "COLL32", "the peer does not know the secret");
+      return Status(Code::kUnauthenticated, "COLL32", "the peer does not know the secret",
+                    "what listens there is no rank of this gang, or one of an earlier forming of it",
+                    "see what else listens on the addresses that the ranks give, then run it again");
     RETURN_IF_ERROR(SendAll(fd.get(), rpc::AuthProof(secret_, "connect", hello.role(), nonce, their_nonce)));
     At(peer, line) = std::move(fd);
     return {};
@@ -401,8 +420,9 @@ Result<SharedMemory> TakeMemory(int link, bool is_board, std::size_t bytes, cons
     return Status(Code::kUnavailable, "COLL31", "taking shared memory", n < 0 ? Errno() : "the peer ended, or sent something else");
   if (passed.bytes != bytes)
     return Status(Code::kInvalid, "COLL30",
-                  "shared memory of " + std::to_string(passed.bytes) + " bytes instead of " + std::to_string(bytes), "",
-                  "give all ranks the same options");
+                  "shared memory of " + std::to_string(passed.bytes) + " bytes instead of " + std::to_string(bytes),
+                  "each rank maps the memory of all, and takes theirs to be as long as its own",
+                  "give all ranks the same options (pool_bytes), and run one version on all");
   return SharedMemory::Open(owned.release(), bytes);
 }
 
@@ -417,7 +437,7 @@ Status ShareMemory(const Rendezvous& mine, const CommunicatorOptions& options, s
     if (peer == mine.rank) continue;
     Status status = mine.rank == 0 ? PassMemory(mesh->links[peer].get(), mesh->board, true) : Status();
     if (status.ok()) status = PassMemory(mesh->links[peer].get(), mesh->pools[mine.rank], false);
-    if (!status.ok()) return Unreachable(peer, status.what() + ": " + status.why());
+    if (!status.ok()) return Unreachable(peer, status);
   }
   for (std::int32_t peer = 0; peer < mine.ranks; ++peer) {
     if (peer == mine.rank) continue;
@@ -426,7 +446,7 @@ Status ShareMemory(const Rendezvous& mine, const CommunicatorOptions& options, s
       if (taken.ok())
         *out = *std::move(taken);
       else if (!waiter.cancel.is_set() && taken.status().code() != Code::kInvalid)
-        return Unreachable(peer, taken.status().what() + ": " + taken.status().why());
+        return Unreachable(peer, taken.status());
       return taken.ok() ? Status() : taken.status();
     };
     if (peer == 0) RETURN_IF_ERROR(take(true, board_bytes, &mesh->board));
@@ -449,9 +469,12 @@ void MeshCancel::Set(const Status& why) {
 Result<Mesh> ConnectMesh(const Rendezvous& rendezvous, const CommunicatorOptions& options, std::int32_t channels,
                          const MeshCancel& cancel) {
   if (rendezvous.ranks < 1 || rendezvous.rank < 0 || rendezvous.rank >= rendezvous.ranks || !rendezvous.exchange)
-    return Status(Code::kInvalid, "COLL30",
-                  "rank " + std::to_string(rendezvous.rank) + " of " + std::to_string(rendezvous.ranks) + " is no place in a gang");
-  const Waiter waiter{NowMs() + options.connect_ms_max, cancel};
+    return Status(
+        Code::kInvalid, "COLL30",
+        "rank " + std::to_string(rendezvous.rank) + " of " + std::to_string(rendezvous.ranks) + " is no place in a gang",
+        rendezvous.exchange ? "ranks count from 0 to ranks - 1" : "there is no function by which the ranks find each other (exchange)",
+        "take the rendezvous from the gang: RendezvousOf(gang)");
+  const Waiter waiter{options.connect_ms_max, NowMs() + options.connect_ms_max, cancel};
   Place mine{.machine = rendezvous.machine,
              .address = rendezvous.address,
              .unix_name = "ropewalk-" + HexString(rpc::NewNonce()),
@@ -471,7 +494,9 @@ Result<Mesh> ConnectMesh(const Rendezvous& rendezvous, const CommunicatorOptions
   ASSIGN_OR_RETURN(std::vector<std::string> said, rendezvous.exchange(Encode(mine)));
   if (said.size() != static_cast<std::size_t>(rendezvous.ranks))
     return Status(Code::kInvalid, "COLL30",
-                  "the rendezvous gave the words of " + std::to_string(said.size()) + " ranks, not of " + std::to_string(rendezvous.ranks));
+                  "the rendezvous gave the words of " + std::to_string(said.size()) + " ranks, not of " + std::to_string(rendezvous.ranks),
+                  "its `exchange` must return what every rank said, this one's own words too, in the order of ranks",
+                  "mend it, or take the rendezvous from the gang: RendezvousOf(gang)");
   std::vector<Place> places;
   std::string secret;
   std::map<std::string, std::int32_t> machines;
@@ -485,7 +510,11 @@ Result<Mesh> ConnectMesh(const Rendezvous& rendezvous, const CommunicatorOptions
     places.push_back(std::move(place));
   }
   if (wants_shared && (machines.size() > 1 || wants_tcp))
-    return Status(Code::kInvalid, "COLL30", "shared memory is asked for, but " + std::string(wants_tcp ? "not by all" : "machines differ"));
+    return Status(Code::kInvalid, "COLL30", "shared memory is asked for, but " + std::string(wants_tcp ? "not by all" : "machines differ"),
+                  wants_tcp ? "other ranks ask for TCP, and all speak by one wire"
+                            : "the ranks are on " + std::to_string(machines.size()) + " machines, which share none",
+                  wants_tcp ? "give all ranks the same wire, or none (kByMachine)"
+                            : "give no wire (kByMachine): then TCP is taken, or place the gang on one machine");
 
   Mesh mesh;
   mesh.shares_memory = machines.size() == 1 && !wants_tcp;

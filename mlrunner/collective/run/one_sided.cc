@@ -337,7 +337,9 @@ bool OneSided::SendOut(std::int32_t p) {
     if (peer.frames == nullptr) peer.frames = transport_->Allocate(sizeof(Frame) * kSlotsMax);
     if (peer.frames == nullptr) {
       if (status_.ok())
-        status_ = Status(Code::kResourceExhausted, "COLL13", "no room for frames of one-sided work", "the pool is full", "");
+        status_ = Status(Code::kResourceExhausted, "COLL13",
+                         "no room for " + std::to_string(sizeof(Frame) * kSlotsMax) + " bytes of frames of one-sided work",
+                         "the transport's pool is full", "give it a larger pool (pool_bytes)");
       break;
     }
     Out& out = peer.out.front();

@@ -1,6 +1,7 @@
 #include "mlrunner/collective/run/shared_transport.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,12 +11,15 @@
 #include <cstring>
 #include <iterator>
 #include <string>
+#include <utility>
 
 namespace ropewalk::collective {
 namespace {
 
 // A lost rank is told by Abort(); this is only for a wake-up that a kernel might lose.
 constexpr std::uint32_t kSleepMsMax = 100;
+// A look at all that an engine drives takes as long as so many pauses of a spinning thread, about.
+constexpr std::uint32_t kPausesOfALook = 4;
 
 }  // namespace
 
@@ -53,7 +57,9 @@ Result<SharedMemory> SharedMemory::Open(int fd, std::size_t bytes) {
   if (data == MAP_FAILED) {
     close(fd);
     return Status(Code::kInvalid, "COLL13", "shared memory of a peer cannot be mapped",
-                  sound ? std::strerror(errno) : "its size is not sealed, or another");
+                  sound ? std::strerror(errno) : "its size is not sealed, or is not " + std::to_string(bytes) + " bytes",
+                  sound ? "give this process more address space (ulimit -v) or the ranks a smaller pool (pool_bytes), or use TCP"
+                        : "run one version with the same options on all ranks");
   }
   SharedMemory memory;
   memory.data_ = static_cast<char*>(data);
@@ -84,10 +90,11 @@ SharedTransport::SharedTransport(std::int32_t rank, Board board, std::vector<cha
 void SharedTransport::Abort(const Board& board, std::int32_t lost_rank) {
   std::uint32_t none = 0;
   board.lost().compare_exchange_strong(none, static_cast<std::uint32_t>(lost_rank) + 1);
-  for (std::int32_t rank = 0; rank < board.ranks(); ++rank) Wake(board.SleeperOf(rank));
+  for (std::int32_t rank = 0; rank < board.ranks(); ++rank) collective::Ring(board.SleeperOf(rank));
 }
 
 void SharedTransport::SetLabel(std::int32_t first_channel, std::int32_t channels, const CallLabel& label) {
+  has_moved_ = true;
   std::uint64_t words[sizeof(CallLabel) / 8];
   std::memcpy(words, &label, sizeof(label));
   for (std::int32_t channel = first_channel; channel < first_channel + channels; ++channel) {
@@ -116,6 +123,7 @@ bool SharedTransport::HasSlot(std::int32_t peer, std::int32_t channel, std::int3
   const bool left = left_[peer].load(std::memory_order_acquire);
   std::uint64_t used = edge.posted.load(std::memory_order_relaxed) - edge.consumed.load(std::memory_order_acquire);
   if (used < static_cast<std::uint64_t>(std::min(slots, kSlotsMax))) return true;
+  wants_room_.store(true, std::memory_order_relaxed);
   if (left && channel != listening_) Lost(peer, "its program has ended, and it has not taken what was sent to it");
   return false;
 }
@@ -130,7 +138,7 @@ char* SharedTransport::MappedAt(std::int32_t peer, std::uint64_t place, std::siz
 }
 
 void SharedTransport::RingPeers() {
-  for (std::int32_t rank = 0; rank < board_.ranks(); ++rank) Wake(board_.SleeperOf(rank));
+  for (std::int32_t rank = 0; rank < board_.ranks(); ++rank) collective::Ring(board_.SleeperOf(rank));
 }
 
 bool SharedTransport::CanPost(const void* data, std::size_t bytes) const {
@@ -147,22 +155,27 @@ void SharedTransport::Post(std::int32_t peer, std::int32_t channel, const void* 
     return;
   }
   const auto place = reinterpret_cast<std::uint64_t>(data) - reinterpret_cast<std::uint64_t>(pools_[rank_]);
-  std::uint64_t posted = edge.posted.load(std::memory_order_relaxed);
-  edge.slots[posted % kSlotsMax] = {
-      .place = place, .bytes = bytes, .fingerprint = labels_[channel].fingerprint, .sequence = labels_[channel].sequence};
-  edge.posted.store(posted + 1, std::memory_order_release);
-  Wake(board_.SleeperOf(peer));
+  const std::uint64_t posted = edge.posted.load(std::memory_order_relaxed);
+  Board::Edge::Slot& slot = edge.slots[posted % kSlotsMax];
+  slot.place = place;
+  slot.bytes = bytes;
+  slot.fingerprint = labels_[channel].fingerprint;
+  slot.sequence = labels_[channel].sequence;
+  slot.number.store(posted + 1, std::memory_order_seq_cst);
+  edge.posted.store(posted + 1, std::memory_order_relaxed);
+  has_moved_ = true;
+  WakeFor(board_.SleeperOf(peer), kForMessage);
 }
 
 const void* SharedTransport::Peek(std::int32_t peer, std::int32_t channel, std::size_t index, void* /*landing*/, std::size_t bytes) {
   const Board::Edge& edge = board_.EdgeOf(peer, rank_, channel);
   const bool left = left_[peer].load(std::memory_order_acquire);
   std::uint64_t first = edge.consumed.load(std::memory_order_relaxed);
-  if (edge.posted.load(std::memory_order_acquire) <= first + index) {
+  const Board::Edge::Slot& slot = edge.slots[(first + index) % kSlotsMax];
+  if (slot.number.load(std::memory_order_acquire) != first + index + 1) {
     if (left && channel != listening_) Lost(peer, "its program has ended");
     return nullptr;
   }
-  const Board::Edge::Slot slot = edge.slots[(first + index) % kSlotsMax];
   bool outside = pools_[peer] != nullptr && slot.bytes > 0 && (slot.place > pool_bytes_ || slot.bytes > pool_bytes_ - slot.place);
   if (slot.bytes != bytes || slot.fingerprint != labels_[channel].fingerprint || outside) {
     if (!status_.ok()) return nullptr;
@@ -196,8 +209,8 @@ void SharedTransport::CompareCalls() {
     for (std::int32_t peer = 0; peer < board_.ranks(); ++peer) {
       const Board::Edge& edge = board_.EdgeOf(peer, rank_, channel);
       const std::uint64_t first = edge.consumed.load(std::memory_order_relaxed);
-      if (peer == rank_ || edge.posted.load(std::memory_order_acquire) == first) continue;
       const Board::Edge::Slot& slot = edge.slots[first % kSlotsMax];
+      if (peer == rank_ || slot.number.load(std::memory_order_acquire) != first + 1) continue;
       // A later call's message is in order: its sender is ahead.
       if (slot.sequence == labels_[channel].sequence && slot.fingerprint != labels_[channel].fingerprint) return Mismatched(peer, channel);
     }
@@ -206,28 +219,48 @@ void SharedTransport::CompareCalls() {
 
 void SharedTransport::Consume(std::int32_t peer, std::int32_t channel) {
   Board::Edge& edge = board_.EdgeOf(peer, rank_, channel);
-  edge.consumed.store(edge.consumed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  Wake(board_.SleeperOf(peer));
+  edge.consumed.store(edge.consumed.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+  has_moved_ = true;
+  WakeFor(board_.SleeperOf(peer), kForRoom);
 }
 
-bool SharedTransport::IsFlushed(std::int32_t peer, std::int32_t channel) {
-  const Board::Edge& edge = board_.EdgeOf(rank_, peer, channel);
-  return edge.posted.load(std::memory_order_relaxed) == edge.consumed.load(std::memory_order_acquire);
+bool SharedTransport::IsFlushed(std::int32_t peer, std::int32_t channel, std::uint64_t messages) {
+  if (board_.EdgeOf(rank_, peer, channel).consumed.load(std::memory_order_acquire) >= messages) return true;
+  wants_room_.store(true, std::memory_order_relaxed);
+  return false;
 }
 
 void SharedTransport::Wait(bool spin) {
-  // Everything that happened before the bell rang for the last time has been looked at already, or will be by the caller's next round.
-  Sleeper* sleeper = board_.SleeperOf(rank_);
   if (interruption_.is_set() && status_.ok()) status_ = interruption_.why();
   if (std::uint32_t lost = board_.lost().load(std::memory_order_acquire); lost != 0) {
     if (status_.ok())
       status_ =
           Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(lost - 1) + " is lost", "its process ended, or it was aborted", "");
   }
-  if (status_.ok()) CompareCalls();
   if (!status_.ok()) return;
-  WaitForBell(sleeper, seen_, spin ? patience_ : Patience{}, kSleepMsMax);
-  seen_ = sleeper->bell.load(std::memory_order_acquire);
+  Sleeper* sleeper = board_.SleeperOf(rank_);
+  const std::uint32_t for_what = kForMessage | (wants_room_.exchange(false, std::memory_order_relaxed) ? kForRoom : 0);
+  if (std::exchange(has_moved_, false)) {
+    looks_ = 0;
+    if (std::exchange(announced_, 0) != 0) Withdraw(sleeper);
+  }
+  // The caller looks again between two of these.
+  const std::uint32_t spins = spin ? patience_.spins / kPausesOfALook : 0, yields = spin ? patience_.yields : 0;
+  if (looks_ < spins + yields) {
+    if (looks_++ < spins)
+      Pause();
+    else
+      sched_yield();
+    return;
+  }
+  if (announced_ != for_what) {
+    CompareCalls();
+    seen_ = Announce(sleeper, announced_ = for_what);
+    return;
+  }
+  Sleep(sleeper, seen_, kSleepMsMax);
+  announced_ = 0;
+  looks_ = 0;
 }
 
 }  // namespace ropewalk::collective

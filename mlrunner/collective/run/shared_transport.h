@@ -53,9 +53,11 @@ class Board {
   Board(char* memory, std::int32_t ranks, std::int32_t channels) : memory_(memory), ranks_(ranks), channels_(channels) {}
 
   struct alignas(64) Edge {
-    alignas(64) std::atomic<std::uint64_t> posted{0};
+    alignas(64) std::atomic<std::uint64_t> posted{0};  // the receiver does not look at it
     alignas(64) std::atomic<std::uint64_t> consumed{0};
-    struct Slot {
+    // A line of the cache each: all that the receiver must fetch to know of a message.
+    struct alignas(64) Slot {
+      std::atomic<std::uint64_t> number{0};  // of the message that lies there, counted from 1; written last
       std::uint64_t place = 0, bytes = 0, fingerprint = 0, sequence = 0;
     } slots[kSlotsMax];
   };
@@ -96,7 +98,10 @@ class SharedTransport : public Transport {
   void Post(std::int32_t peer, std::int32_t channel, const void* data, std::size_t bytes) override;
   const void* Peek(std::int32_t peer, std::int32_t channel, std::size_t index, void* landing, std::size_t bytes) override;
   void Consume(std::int32_t peer, std::int32_t channel) override;
-  bool IsFlushed(std::int32_t peer, std::int32_t channel) override;
+  std::uint64_t Posted(std::int32_t peer, std::int32_t channel) const override {
+    return board_.EdgeOf(rank_, peer, channel).posted.load(std::memory_order_relaxed);
+  }
+  bool IsFlushed(std::int32_t peer, std::int32_t channel, std::uint64_t messages) override;
   char* Allocate(std::size_t bytes) override { return pool_.Allocate(bytes); }
   void Free(char* memory) override { pool_.Free(memory); }
   bool LandsMessages() const override { return false; }
@@ -107,7 +112,7 @@ class SharedTransport : public Transport {
   char* MappedAt(std::int32_t peer, std::uint64_t place, std::size_t bytes) const override;
   void RingPeers() override;
   void Wait(bool spin) override;
-  void Ring() override { Wake(board_.SleeperOf(rank_)); }
+  void Ring() override { collective::Ring(board_.SleeperOf(rank_)); }
   void SetLeft(std::int32_t peer) override;
   void Interrupt(const Status& why) override;
   void Abort() override { Abort(board_, rank_); }
@@ -128,7 +133,12 @@ class SharedTransport : public Transport {
   std::vector<std::atomic<bool>> left_;  // by rank
   const Patience patience_;
   std::int32_t listening_ = -1;
-  std::uint32_t seen_ = 0;
+  // Of the current wait:
+  bool has_moved_ = false;  // it is over: something went on
+  std::uint32_t looks_ = 0;
+  std::atomic<bool> wants_room_{false};  // the last look missed a slot or a flush, not only messages
+  std::uint32_t announced_ = 0;          // for what it will sleep unless the next look finds something; 0: not yet
+  std::uint32_t seen_ = 0;               // how the bell stood then
   Interruption interruption_;
   Status status_;
 };

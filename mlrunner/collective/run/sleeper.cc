@@ -17,14 +17,6 @@ long Futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value,
   return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(word), operation, value, timeout, nullptr, 0);
 }
 
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 std::int64_t NowNs() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -40,28 +32,28 @@ constexpr std::uint32_t kYields = 200, kYieldsOfMany = 20;
 
 }  // namespace
 
-void Wake(Sleeper* sleeper) {
-  // In one order with the waiter's raise of the flag and its look at the bell: one of the two sees the other.
+void Ring(Sleeper* sleeper) {
+  // In one order with the announcement and the look at the bell: one of the two sees the other.
   sleeper->bell.fetch_add(1, std::memory_order_seq_cst);
-  if (sleeper->sleeping.load(std::memory_order_seq_cst) != 0) Futex(&sleeper->bell, FUTEX_WAKE, 1, nullptr);
+  // One waker is enough.
+  if (sleeper->sleeping.exchange(0, std::memory_order_seq_cst) != 0) Futex(&sleeper->bell, FUTEX_WAKE, 1, nullptr);
 }
 
-void WaitForBell(Sleeper* sleeper, std::uint32_t seen, Patience patience, std::uint32_t sleep_ms_max) {
-  for (std::uint32_t i = 0; i < patience.spins; ++i) {
-    if (sleeper->bell.load(std::memory_order_acquire) != seen) return;
-    Pause();
-  }
-  for (std::uint32_t i = 0; i < patience.yields; ++i) {
-    if (sleeper->bell.load(std::memory_order_acquire) != seen) return;
-    sched_yield();
-  }
-  sleeper->sleeping.store(1, std::memory_order_seq_cst);
-  if (sleeper->bell.load(std::memory_order_seq_cst) == seen) {
-    timespec timeout{.tv_sec = sleep_ms_max / 1000, .tv_nsec = static_cast<long>(sleep_ms_max % 1000) * 1'000'000};
-    // Any return is fine: woken, the bell had rung, a signal, or the time is over; the caller looks for itself.
-    Futex(&sleeper->bell, FUTEX_WAIT, seen, &timeout);
-  }
-  sleeper->sleeping.store(0, std::memory_order_seq_cst);
+std::uint32_t Announce(Sleeper* sleeper, std::uint32_t for_what) {
+  sleeper->sleeping.store(for_what, std::memory_order_seq_cst);
+  const std::uint32_t seen = sleeper->bell.load(std::memory_order_seq_cst);
+  // The looks that follow need no order of their own.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return seen;
+}
+
+void Withdraw(Sleeper* sleeper) { sleeper->sleeping.store(0, std::memory_order_relaxed); }
+
+void Sleep(Sleeper* sleeper, std::uint32_t seen, std::uint32_t ms_max) {
+  timespec timeout{.tv_sec = ms_max / 1000, .tv_nsec = static_cast<long>(ms_max % 1000) * 1'000'000};
+  // Any return is fine: woken, the bell had rung, a signal, or the time is over; the caller looks for itself.
+  Futex(&sleeper->bell, FUTEX_WAIT, seen, &timeout);
+  Withdraw(sleeper);
 }
 
 Patience CalibratedPatience(std::int32_t ranks_on_machine) {

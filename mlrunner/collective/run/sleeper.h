@@ -1,5 +1,10 @@
-// Waiting for another core: spin for a while, then let others run and look again, then sleep. The one who waits raises a flag before it
-// sleeps, and a waker makes a system call only if the flag is up.
+// Waiting for another core: look for a while, then let others run between two looks, then sleep. The one who waits announces that before
+// its last look, and a waker makes a system call only if it sees the announcement.
+//
+//   waiter                                          waker
+//   seen = Announce(sleeper, for_what)              write (sequentially consistent)
+//   look once more; nothing there                   WakeFor(sleeper, what)
+//   Sleep(sleeper, seen, ...)
 //
 // Lives in memory that processes share. Thread rule: one thread waits, any may wake.
 #pragma once
@@ -10,20 +15,40 @@
 namespace ropewalk::collective {
 
 struct alignas(64) Sleeper {
-  std::atomic<std::uint32_t> bell{0};  // counts wakings; the futex
-  std::atomic<std::uint32_t> sleeping{0};
+  std::atomic<std::uint32_t> bell{0};      // counts wakings; the futex
+  std::atomic<std::uint32_t> sleeping{0};  // what would wake it; 0: it is awake
 };
 
-// After what the waiter waits for has been written.
-void Wake(Sleeper* sleeper);
+// What a waiter may wait for.
+inline constexpr std::uint32_t kForMessage = 1, kForRoom = 2;
+
+// Whatever it waits for; it finds out why by looking.
+void Ring(Sleeper* sleeper);
+// After `what` has been written by an operation that is sequentially consistent. Almost free while nobody sleeps.
+inline void WakeFor(Sleeper* sleeper, std::uint32_t what) {
+  if ((sleeper->sleeping.load(std::memory_order_seq_cst) & what) != 0) Ring(sleeper);
+}
+
+// What is written from now on wakes; what was written before is found by the look that must follow. For Sleep().
+std::uint32_t Announce(Sleeper* sleeper, std::uint32_t for_what);
+// It goes on without a sleep.
+void Withdraw(Sleeper* sleeper);
+// Until the bell rings that stood at `seen`, or now and then without a reason; `ms_max` at most.
+void Sleep(Sleeper* sleeper, std::uint32_t seen, std::uint32_t ms_max);
+
+// For a loop that looks at what another core writes.
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 // How often to look before sleeping: between pauses of the processor, then between turns of whoever else wants this core.
 struct Patience {
   std::uint32_t spins = 0, yields = 0;
 };
-
-// Returns when the bell has rung since it stood at `seen`, or now and then without a reason. Sleeps at most `sleep_ms_max`.
-void WaitForBell(Sleeper* sleeper, std::uint32_t seen, Patience patience, std::uint32_t sleep_ms_max);
 
 // What is worth it. No spins when the ranks of this machine outnumber its cores, for then a spinning rank keeps the one it waits for from
 // running.

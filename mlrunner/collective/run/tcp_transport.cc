@@ -184,7 +184,8 @@ bool TcpTransport::IsHeaderGood(std::int32_t peer, std::int32_t channel, const I
   if (header.magic != kMagic || header.header_checksum != ChecksumOf(header))
     status_ = Status(Code::kDataLoss, "COLL22", from() + " is damaged", "its header does not agree with its checksum", "");
   else if (header.version != kVersion)
-    status_ = Status(Code::kVersionSkew, "COLL23", from() + " is of version " + std::to_string(header.version), "",
+    status_ = Status(Code::kVersionSkew, "COLL23", from() + " is of version " + std::to_string(header.version),
+                     "this rank is of version " + std::to_string(kVersion) + ", and these do not understand each other",
                      "run one version on all ranks");
   else if (header.job_epoch != options_.job_epoch || header.communicator != options_.communicator ||
            header.from != static_cast<std::uint32_t>(peer))
@@ -204,7 +205,9 @@ const void* TcpTransport::Peek(std::int32_t peer, std::int32_t channel, std::siz
   if (!status_.ok()) return nullptr;
   Line& line = LineOf(peer, channel);
   if (index >= kTurnsMax) {
-    status_ = Status(Code::kInvalid, "COLL12", "a step takes more than " + std::to_string(kTurnsMax) + " messages of one peer");
+    status_ = Status(Code::kInvalid, "COLL12", "a step takes more than " + std::to_string(kTurnsMax) + " messages of one peer",
+                     "over TCP no more of them can lie ready until the step takes them all",
+                     "mend the builder: divide the step, or run the plan in shared memory");
     return nullptr;
   }
   In& in = line.in[index];
@@ -254,10 +257,10 @@ void TcpTransport::Consume(std::int32_t peer, std::int32_t channel) {
   line.in[kTurnsMax - 1] = {};
 }
 
-bool TcpTransport::IsFlushed(std::int32_t peer, std::int32_t channel) {
+bool TcpTransport::IsFlushed(std::int32_t peer, std::int32_t channel, std::uint64_t messages) {
   Line& line = LineOf(peer, channel);
-  if (line.written < line.posted) WriteOut(peer, channel);
-  return line.written == line.posted;
+  if (line.written < messages) WriteOut(peer, channel);
+  return line.written >= messages;
 }
 
 void TcpTransport::Wait(bool spin) {

@@ -46,7 +46,8 @@ class TcpTransport : public Transport {
   void Post(std::int32_t peer, std::int32_t channel, const void* data, std::size_t bytes) override;
   const void* Peek(std::int32_t peer, std::int32_t channel, std::size_t index, void* landing, std::size_t bytes) override;
   void Consume(std::int32_t peer, std::int32_t channel) override;
-  bool IsFlushed(std::int32_t peer, std::int32_t channel) override;
+  std::uint64_t Posted(std::int32_t peer, std::int32_t channel) const override { return lines_[peer * channels_ + channel].posted; }
+  bool IsFlushed(std::int32_t peer, std::int32_t channel, std::uint64_t messages) override;
   char* Allocate(std::size_t bytes) override { return pool_.Allocate(bytes); }
   void Free(char* memory) override { pool_.Free(memory); }
   bool LandsMessages() const override { return true; }

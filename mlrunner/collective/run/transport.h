@@ -33,8 +33,10 @@ class Transport {
   virtual const void* Peek(std::int32_t peer, std::int32_t channel, std::size_t index, void* landing, std::size_t bytes) = 0;
   // The first of them has been read.
   virtual void Consume(std::int32_t peer, std::int32_t channel) = 0;
-  // Whether the memory of everything posted to `peer` on `channel` is the sender's own again.
-  virtual bool IsFlushed(std::int32_t peer, std::int32_t channel) = 0;
+  // How many messages have been posted to `peer` on `channel` so far.
+  virtual std::uint64_t Posted(std::int32_t peer, std::int32_t channel) const = 0;
+  // Whether the memory of the first `messages` of them is the sender's own again. From any thread where memory is shared.
+  virtual bool IsFlushed(std::int32_t peer, std::int32_t channel, std::uint64_t messages) = 0;
   // Memory that peers may read when it is posted, for as long as the transport lives or until Free(); null when there is no room. From any
   // thread.
   virtual char* Allocate(std::size_t bytes) = 0;

@@ -59,7 +59,8 @@ Result<Graph> ChangeFloats(const Graph& graph, Dtype from, Dtype to) {
     if (const Literal* literal = op.attrs.LiteralOf(Attr::kLiteral); literal != nullptr && literal->dtype == from) {
       if (from != Dtype::kF32 || to != Dtype::kF64) {
         return Status(Code::kInvalid, "GRAPH08", fmt::format("constants of {} do not become {}", Name(from), Name(to)),
-                      "only f32 to f64 is built");
+                      "only f32 to f64 is built: gradients are checked in it",
+                      "make the constant of another type, and Cast it in the graph");
       }
       std::vector<double> wide;
       for (std::size_t i = 0; i < literal->bytes->size(); i += sizeof(float)) {

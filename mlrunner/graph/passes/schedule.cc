@@ -16,7 +16,8 @@ Result<Graph> SplitStartDone(const Graph& graph, OpId which, std::size_t delay) 
   const Op& op = graph.op(which);
   if (op.half != Half::kWhole || op.def->traits.source) {
     return Status(Code::kInvalid, "GRAPH09", fmt::format("op {} {} cannot be split", which.value, op.def->name),
-                  "it is a half, or no work");
+                  op.half != Half::kWhole ? "it is a half already" : "it is a source: there is no work to wait for",
+                  "name an op that is whole and does work");
   }
   Rewriter rewriter(graph);
   ValueId handle;
