@@ -201,11 +201,17 @@ class Connected : public Communicator {
     std::array<void*, 8> buffers{};
     const std::vector<Buffer>& named = instance->header().buffers;
     for (std::size_t b = 0; b < named.size() && b < buffers.size(); ++b) {
-      if (named[b].name == "in") buffers[b] = const_cast<void*>(call.in);
-      if (named[b].name == "out") buffers[b] = call.out;
-      if (named[b].name == "my_counts") buffers[b] = const_cast<std::int64_t*>(call.counts);
-      if (named[b].name == "residual") buffers[b] = call.residual;
-      if (named[b].name == "sum_residual") buffers[b] = call.residual + call.count;
+      if (named[b].role == Role::kScratch) continue;
+      if (named[b].name == "in")
+        buffers[b] = const_cast<void*>(call.in);
+      else if (named[b].name == "out")
+        buffers[b] = call.out;
+      else if (named[b].name == "my_counts")
+        buffers[b] = const_cast<std::int64_t*>(call.counts);
+      else if (named[b].name == "residual")
+        buffers[b] = call.residual;
+      else if (named[b].name == "sum_residual")
+        buffers[b] = call.residual + call.count;
     }
     for (std::size_t b = 0; b < named.size(); ++b)
       if (named[b].role == Role::kWindow) RETURN_IF_ERROR(instance->BindWindow(static_cast<std::int32_t>(b), call.window->number));

@@ -52,14 +52,16 @@ Status Engine::Run(Instance* instance, CallLabel label) {
   Submission call;
   call.instance = instance;
   call.label = label;
-  {
-    std::lock_guard lock(mutex_);
-    if (!failure_.ok()) return failure_;
+  std::unique_lock lock = Want();
+  if (failure_.ok()) {
     call.label.sequence = called_++;
     blocking_next_ = &call;
     has_news_.store(true, std::memory_order_release);
+    Drive(&lock, call.is_done);
+  } else {
+    call.status = failure_;
   }
-  Drive(call.is_done);
+  Leave(&lock);
   return std::move(call.status);
 }
 
@@ -89,7 +91,11 @@ Result<std::shared_ptr<Submission>> Engine::Submit(Instance* instance, CallLabel
 }
 
 Status Engine::Wait(Submission* submission) {
-  if (!submission->is_done.load(std::memory_order_acquire)) Drive(submission->is_done);
+  if (!submission->is_done.load(std::memory_order_acquire)) {
+    std::unique_lock lock = Want();
+    Drive(&lock, submission->is_done);
+    Leave(&lock);
+  }
   return submission->status;
 }
 
@@ -106,24 +112,29 @@ bool Engine::Fail(const Status& why) {
 
 // ---- who drives ------------------------------------------------------------------------------------------------------------------------
 
-void Engine::Drive(const std::atomic<bool>& is_done) {
-  // In one order with End(): it sees this caller, or this caller sees that it is done.
-  auto done = [&] { return is_done.load(); };
+std::unique_lock<std::mutex> Engine::Want() {
   callers_.fetch_add(1);
   if (own_drives_.load()) transport_->Ring();
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return done() || !has_driver_; });
-  if (!done()) {
-    has_driver_ = true;
-    lock.unlock();
-    while (!done())
-      if (!Step()) transport_->Wait(true);
-    lock.lock();
-    has_driver_ = false;
-  }
+  return std::unique_lock(mutex_);
+}
+
+void Engine::Drive(std::unique_lock<std::mutex>* lock, const std::atomic<bool>& is_done) {
+  // In one order with End(): it sees this caller, or this caller sees that it is done.
+  auto done = [&] { return is_done.load(); };
+  changed_.wait(*lock, [&] { return done() || !has_driver_; });
+  if (done()) return;
+  has_driver_ = true;
+  lock->unlock();
+  while (!done())
+    if (!Step()) transport_->Wait(true);
+  lock->lock();
+  has_driver_ = false;
+}
+
+void Engine::Leave(std::unique_lock<std::mutex>* lock) {
   // Most calls leave nothing behind; then a notice would only wake this object's thread, on a core that a rank wants.
   const bool is_wanted = callers_.fetch_sub(1) > 1 || HasWork();
-  lock.unlock();
+  lock->unlock();
   if (is_wanted) changed_.notify_all();
 }
 
@@ -197,7 +208,8 @@ bool Engine::Step() {
 Outcome Engine::Advance(Submission* submission) {
   const std::uint64_t before = submission->instance->steps();
   const Outcome outcome = submission->instance->Advance();
-  steps_.fetch_add(submission->instance->steps() - before, std::memory_order_relaxed);
+  // One writes at a time: the driver.
+  steps_.store(steps() + (submission->instance->steps() - before), std::memory_order_relaxed);
   if (outcome == Outcome::kFailed) on_failed_(submission->instance->status());
   return outcome;
 }

@@ -84,7 +84,10 @@ class Engine {
 
   // Whether there is something to do for nobody in particular.
   bool HasWork() const { return outstanding_.load() > 0 || (serves_.load() && !has_failed_.load()); }
-  void Drive(const std::atomic<bool>& is_done);
+  // A thread that wants something of the driver comes; it drives until it has it, or another one does; it leaves.
+  std::unique_lock<std::mutex> Want();
+  void Drive(std::unique_lock<std::mutex>* lock, const std::atomic<bool>& is_done);
+  void Leave(std::unique_lock<std::mutex>* lock);
   void DriveForNobody();
   // Of the driver. One look at everything; false: nothing can go on.
   bool Step();

@@ -1,5 +1,7 @@
 #include "mlrunner/collective/run/instance_cache.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace ropewalk::collective {
@@ -47,11 +49,12 @@ Result<InstanceCache::Plans::iterator> InstanceCache::PlanOf(std::string_view al
 
 Result<Instance*> InstanceCache::Take(std::string_view algorithm, const Request& request, std::int64_t count) {
   std::lock_guard lock(mutex_);
-  if (last_ != nullptr && !last_->is_taken && last_->key.count == count && last_->kind->IsOf(algorithm, request)) {
-    last_->is_taken = true;
-    --resting_;
-    return last_->instance.get();
-  }
+  for (Entry* recent : recent_)
+    if (recent != nullptr && !recent->is_taken && recent->key.count == count && recent->kind->IsOf(algorithm, request)) {
+      recent->is_taken = true;
+      --resting_;
+      return recent->instance.get();
+    }
   ASSIGN_OR_RETURN(auto plan, PlanOf(algorithm, request));
   const Key key{.plan = plan->second.get(), .count = count};
   auto [begin, end] = entries_.equal_range(key);
@@ -76,8 +79,13 @@ Result<Instance*> InstanceCache::Take(std::string_view algorithm, const Request&
 
 void InstanceCache::GiveBack(Instance* instance) {
   std::lock_guard lock(mutex_);
-  Entry* entry = last_ != nullptr && last_->instance.get() == instance ? last_ : by_instance_.at(instance);
-  last_ = entry;
+  auto recent = std::find_if(recent_.begin(), recent_.end(),
+                             [&](const Entry* entry) { return entry != nullptr && entry->instance.get() == instance; });
+  if (recent == recent_.end()) {
+    recent = recent_.begin() + static_cast<std::ptrdiff_t>(next_recent_++ % recent_.size());
+    *recent = by_instance_.at(instance);
+  }
+  Entry* entry = *recent;
   entry->is_taken = false;
   entry->last_used = ++clock_;
   if (++resting_ > kRestingMax) DropOldest();
@@ -91,7 +99,7 @@ void InstanceCache::DropOldest() {
       oldest = it;
   // Those that peers still read are no more than messages can be on their way.
   if (oldest == entries_.end()) return;
-  if (last_ == &oldest->second) last_ = nullptr;
+  std::replace(recent_.begin(), recent_.end(), &oldest->second, static_cast<Entry*>(nullptr));
   by_instance_.erase(oldest->second.instance.get());
   entries_.erase(oldest);
   --resting_;

@@ -4,6 +4,7 @@
 // Owner: a communicator. Thread rule: any thread; an instance belongs to whoever took it.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <map>
@@ -69,7 +70,9 @@ class InstanceCache {
   Plans plans_;  // as many as kinds of calls
   std::multimap<Key, Entry> entries_;
   std::map<const Instance*, Entry*> by_instance_;
-  Entry* last_ = nullptr;  // given back last: often what is wanted next
+  // Those given back last, in turn: a loop has few kinds of calls, and most want one of these.
+  std::array<Entry*, 8> recent_{};
+  std::size_t next_recent_ = 0;
   std::size_t resting_ = 0;
   std::uint64_t clock_ = 0;
 };
