@@ -98,7 +98,7 @@ class Connected : public Communicator {
 
   Status Run(const CollectiveCall& call) override {
     ASSIGN_OR_RETURN(Instance * instance, Prepare(call));
-    Status status = engine_->Run(instance, LabelOf(instance->header(), CountOf(call), call.name, 0));
+    Status status = engine_->Run(instance, LabelFor(call, *instance));
     if (!status.ok()) return status;
     if (call.received != nullptr) instance->TellReceived(call.received);
     cache_->GiveBack(instance);
@@ -107,7 +107,7 @@ class Connected : public Communicator {
 
   Result<Handle> Submit(const CollectiveCall& call, const SubmitOptions& options) override {
     ASSIGN_OR_RETURN(Instance * instance, Prepare(call));
-    return engine_->Submit(instance, LabelOf(instance->header(), CountOf(call), call.name, 0), options.priority,
+    return engine_->Submit(instance, LabelFor(call, *instance), options.priority,
                            call.count * static_cast<std::int64_t>(SizeOf(call.dtype)), call.received);
   }
 
@@ -216,6 +216,11 @@ class Connected : public Communicator {
     for (std::size_t b = 0; b < named.size(); ++b)
       if (named[b].role == Role::kWindow) RETURN_IF_ERROR(instance->BindWindow(static_cast<std::int32_t>(b), call.window->number));
     return instance->Bind(buffers);
+  }
+
+  static CallLabel LabelFor(const CollectiveCall& call, const Instance& instance) {
+    if (call.window != nullptr) return LabelOfWindow(instance.header(), CountOf(call), call.name, call.window->number);
+    return LabelOf(instance.header(), CountOf(call), call.name, 0);
   }
 
   // What all ranks must agree on: a count that is only room is a rank's own affair.

@@ -10,7 +10,8 @@
 //
 // Matching is by sequence, names are only verified: all ranks make the same blocking calls in the same order, and submit the same calls in
 // the same order. The two sequences are independent of each other; when ranks wait is their own affair. Ranks that call different
-// things (operation, type, count, operation of the sum, root, codec, algorithm, name) all fail with a status that names both calls.
+// things (operation, type, count, operation of the sum, root, codec, algorithm, mixing matrix, window, name) all fail with a status that
+// names both calls.
 //
 // Between ranks of one machine vectors are read where they lie, in memory that both map; if the ranks are on several machines all of
 // them speak TCP, those of one machine, too. Vectors may lie anywhere: what is not from Allocate() is copied once, segment by segment,
@@ -107,7 +108,7 @@ struct CollectiveCall {
   std::int64_t* received = nullptr;
   // Mixing with neighbours: out of rank i = the sum over j of mixing[i][j] times in of rank j; the same matrix on all ranks. The window has
   // room for one vector of each rank that this one takes from, and belongs to calls of one kind. "window" waits for this round's vectors,
-  // "window_relaxed" takes what is there, whoever stands still.
+  // "window_relaxed" takes what is there, whoever stands still; ranks may make more or fewer of such calls, and call them by any name.
   const std::vector<std::vector<double>>* mixing = nullptr;
   const Window* window = nullptr;
 };

@@ -46,7 +46,7 @@ Status Declare(Header* header, bool relaxed) {
   header->buffers.push_back({.name = "window", .role = Role::kWindow, .relaxed = relaxed});
   for (const auto& row : request.mixing)
     for (double weight : row) DeclareScale(header, weight);
-  header->counter_count = 2;
+  header->counter_count = relaxed ? 0 : 2;
   return {};
 }
 Status DeclareWindow(Header* header) { return Declare(header, false); }

@@ -38,6 +38,15 @@ CallLabel LabelOf(const Header& header, std::int64_t count, std::string_view nam
   return label;
 }
 
+CallLabel LabelOfWindow(const Header& header, std::int64_t count, std::string_view name, std::int32_t window) {
+  const bool is_relaxed = std::any_of(header.buffers.begin(), header.buffers.end(), [](const Buffer& buffer) { return buffer.relaxed; });
+  CallLabel label = LabelOf(header, count, is_relaxed ? std::string_view() : name, is_relaxed ? kUncounted : 0);
+  std::memcpy(label.name, name.data(), std::min(name.size(), sizeof(label.name)));
+  label.fingerprint = HashCombine(label.fingerprint, static_cast<std::uint64_t>(window));
+  if (label.fingerprint == 0) label.fingerprint = 1;
+  return label;
+}
+
 std::string Describe(const CallLabel& label) {
   if (label.fingerprint == 0) return "no call";
   std::string name(label.name, strnlen(label.name, sizeof(label.name)));
@@ -58,7 +67,8 @@ Status Mismatch(std::int32_t peer, const CallLabel& theirs, std::int32_t rank, c
   std::string there = Describe(theirs), here = Describe(mine);
   return Status(Code::kInvalid, "COLL21",
                 "rank " + std::to_string(peer) + " is at " + there + ", rank " + std::to_string(rank) + " at " + here,
-                there == here ? "they differ in algorithm, codec, destination or segments" : "the ranks call different collectives",
+                there == here ? "they differ in algorithm, codec, destination, segments, mixing matrix or window"
+                              : "the ranks call different collectives",
                 "make all ranks call the same in the same order");
 }
 

@@ -54,7 +54,7 @@ Status Engine::Run(Instance* instance, CallLabel label) {
   call.label = label;
   std::unique_lock lock = Want();
   if (failure_.ok()) {
-    call.label.sequence = called_++;
+    if (call.label.sequence != kUncounted) call.label.sequence = called_++;
     blocking_next_ = &call;
     has_news_.store(true, std::memory_order_release);
     Drive(&lock, call.is_done);
@@ -255,6 +255,7 @@ bool Engine::TakeIn() {
   }
   if (called != nullptr) {
     blocking_ = called;
+    if (serves_.load(std::memory_order_relaxed)) one_sided_->SetBlocking(called->label);
     called->instance->Start(0, called->label);
   }
   for (auto& submission : taken) {

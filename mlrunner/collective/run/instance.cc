@@ -70,10 +70,12 @@ Instance::Instance(const Header* header, const Program* program, Layout layout, 
   for (std::int32_t rank = 0; rank < header->request.ranks; ++rank) all_ranks_.push_back(rank);
   ready_.reserve(program->channels.size());
   windows_.assign(header->buffers.size(), -1);
-  is_counted_ = header->counter_count > 0;
-  for (const Buffer& buffer : header->buffers) is_counted_ = is_counted_ || buffer.role == Role::kWindow;
+  const bool has_windows =
+      std::any_of(header->buffers.begin(), header->buffers.end(), [](const Buffer& buffer) { return buffer.role == Role::kWindow; });
+  is_one_sided_ = has_windows || header->counter_count > 0;
+  if (has_windows && header->counter_count > 0) to_tell_ = ToTell();
   // A label is shown on all that messages may come on, also where this rank takes none.
-  channels_ = is_counted_ ? CountChannels() : header->channel_count;
+  channels_ = is_one_sided_ ? CountChannels() : header->channel_count;
   for (const Step& step : program->steps)
     if (step.op == Op::kContribute) contribution_ = &step;
 }
@@ -91,6 +93,19 @@ std::int32_t Instance::CountChannels() const {
       if (needs) count = std::max(count, static_cast<std::int32_t>(c) + 1);
     }
   return count;
+}
+
+// Who is told by a put, a counter or a message before needs no more.
+std::vector<std::int32_t> Instance::ToTell() const {
+  std::vector<bool> is_told(header_->request.ranks);
+  for (const Step& step : program_->steps) {
+    if (step.op == Op::kWait) break;
+    if (step.to != kNone && step.op != Op::kFlush) is_told[step.to] = true;
+  }
+  std::vector<std::int32_t> to_tell;
+  for (std::int32_t peer = 0; peer < static_cast<std::int32_t>(means_.raises.size()); ++peer)
+    if (peer != program_->rank && means_.raises[peer] > 0 && !is_told[peer]) to_tell.push_back(peer);
+  return to_tell;
 }
 
 Result<std::unique_ptr<Instance>> Instance::Make(const Header* header, const Program* program, const Sizes& sizes, Transport* transport,
@@ -134,7 +149,7 @@ Result<std::unique_ptr<Instance>> Instance::Make(const Header* header, const Pro
                     "the transport's pool is full", "give it a larger pool, or cut the vector into segments");
   }
 
-  if (instance->is_counted_ && means.one_sided == nullptr)
+  if (instance->is_one_sided_ && means.one_sided == nullptr)
     return Status(Code::kInvalid, "COLL12", header->algorithm + ": windows and counters cannot be run", "nobody here does one-sided work",
                   "run it through a communicator");
   for (const Step& step : program->steps) {
@@ -288,8 +303,13 @@ void Instance::Start(std::int32_t first_channel, const CallLabel& label, bool is
   label_ = label;
   has_ended_ = has_contributed_ = false;
   std::fill(natives_.begin(), natives_.end(), Native::kNone);
-  transport_->SetLabel(first_channel, channels_, label);
-  if (is_counted_) call_ = {.lane = first_channel, .number = means_.one_sided->Begin(first_channel, label)};
+  // On one channel at least: a peer that is at a call with messages may find out there.
+  transport_->SetLabel(first_channel, std::max(channels_, 1), label);
+  if (header_->counter_count > 0) {
+    call_ = {.lane = first_channel, .number = means_.one_sided->Begin(first_channel, label)};
+    if (first_channel == 0 && label.sequence != kUncounted)
+      for (std::int32_t peer : to_tell_) means_.one_sided->Announce(call_, peer, label);
+  }
   is_called_ = is_called;
   for (std::size_t c = 0; c < program_->channels.size(); ++c)
     if (program_->channels[c].start == collective::Start::kLocalCall) interpreter_->SetStarted(static_cast<std::int32_t>(c), is_called);
@@ -310,7 +330,7 @@ bool Instance::IsFlushed() {
     else if (!transport_->IsFlushed(posted.peer, posted.channel, posted.messages))
       return false;
   }
-  if (!is_counted_) return true;
+  if (!is_one_sided_) return true;
   for (std::int32_t channel = 0; channel < header_->channel_count; ++channel)
     for (std::int32_t peer = 0; peer < header_->request.ranks; ++peer)
       if (!means_.one_sided->IsDone(first_channel_, channel, peer)) return false;
@@ -347,7 +367,7 @@ Status Instance::RunToTheEnd() {
         if (IsAtRest()) return {};
         [[fallthrough]];
       case Outcome::kBlocked:
-        if (is_counted_ && means_.one_sided->Serve()) break;
+        if (is_one_sided_ && means_.one_sided->Serve()) break;
         transport_->Wait(true);
         if (!transport_->status().ok()) return transport_->status();
         break;
@@ -479,7 +499,7 @@ Outcome Instance::TryOneSided(const Interpreter& at, const Step& step) {
                       .accumulator = AccumulatorOf(DtypeOf(buffer)),
                       .fold = header_->op};
   (step.op == Op::kGet ? work.into : const_cast<char*&>(work.from)) = PlaceOf(at, local);
-  const Outcome outcome = one_sided.Do(work);
+  const Outcome outcome = one_sided.Do(work, label_);
   if (outcome == Outcome::kDone && trace_ != nullptr) trace_->push_back({step.op != Op::kGet, at.channel(), step.to, work.bytes});
   return outcome;
 }
@@ -603,7 +623,7 @@ bool Instance::StartNatives() {
 Outcome Instance::Try(const Interpreter& at, const Step& step) {
   const std::int32_t channel = first_channel_ + at.channel();
   if (step.op == Op::kFlush) {
-    const bool is_done = !is_counted_ || means_.one_sided->IsDone(first_channel_, at.channel(), step.to);
+    const bool is_done = !is_one_sided_ || means_.one_sided->IsDone(first_channel_, at.channel(), step.to);
     return is_done && (at.channel() >= channels_ || transport_->IsFlushed(step.to, channel, transport_->Posted(step.to, channel)))
                ? Outcome::kDone
                : Outcome::kBlocked;
@@ -634,7 +654,8 @@ Outcome Instance::Try(const Interpreter& at, const Step& step) {
     if (row.data == nullptr) return transport_->status().ok() ? Outcome::kBlocked : Outcome::kFailed;
   }
   const std::int32_t locked = RelaxedRead(step);
-  if (locked >= 0 && !means_.one_sided->TryLock(locked)) return Outcome::kBlocked;
+  if (locked >= 0)
+    if (const Outcome outcome = means_.one_sided->Lock(locked, first_channel_, label_); outcome != Outcome::kDone) return outcome;
   if (step.op == Op::kDecode) DecodeRows(at, step);
   if (step.op == Op::kEncode)
     EncodeRow(at, step);

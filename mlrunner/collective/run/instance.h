@@ -103,6 +103,7 @@ class Instance : private Machine {
   void EncodeRow(const Interpreter& at, const Step& step);
   Outcome LearnCounts(const Interpreter& at, const Step& step);
   std::int32_t CountChannels() const;
+  std::vector<std::int32_t> ToTell() const;
   Status CheckOneSided(const Step& step) const;
   Outcome TryOneSided(const Interpreter& at, const Step& step);
   Outcome TryWait(const Step& step);
@@ -155,7 +156,8 @@ class Instance : private Machine {
   std::vector<NativeCall> native_calls_;  // by channel
   std::vector<NativeCall> ready_;         // to be started
   std::int32_t channels_ = 0;
-  bool is_counted_ = false;            // it has windows or counters: every rank's program counts as a call of OneSided
+  bool is_one_sided_ = false;          // it has windows or counters
+  std::vector<std::int32_t> to_tell_;  // ranks that a step waits for before it tells them anything
   std::vector<std::int32_t> windows_;  // by buffer; -1: none
   OneSided::Call call_;
   CallLabel label_;

@@ -17,7 +17,7 @@ constexpr std::int32_t kCountersMax = 1 << 10;
 }  // namespace
 
 OneSided::OneSided(std::int32_t rank, std::int32_t ranks, Transport* transport, std::int32_t channel)
-    : rank_(rank), ranks_(ranks), channel_(channel), transport_(transport), peers_(ranks) {
+    : rank_(rank), ranks_(ranks), channel_(channel), transport_(transport), peers_(ranks), recent_(kRecent) {
   transport_->SetListening(channel_);
   for (Peer& peer : peers_) peer.kept.resize(kSlotsMax);
 }
@@ -93,8 +93,70 @@ void OneSided::Unlock(Head* head) {
   if (head->wanted.exchange(0) != 0) transport_->RingPeers();
 }
 
-bool OneSided::TryLock(std::int32_t window) { return TryLock(HeadOf(MemoryOf(window))); }
+Outcome OneSided::Lock(std::int32_t window, std::int32_t lane, const CallLabel& label) {
+  Head* head = HeadOf(MemoryOf(window));
+  if (!TryLock(head)) return Outcome::kBlocked;
+  const std::uint32_t order = OrderOf(window, lane);
+  bool is_of_kind = IsOfKind(head, window, rank_, order, label);
+  // A peer that mixes through another window of the same kind shows there.
+  for (std::int32_t other = 0; is_of_kind && order > 0 && Find(other) != nullptr; ++other) {
+    const Head& there = *HeadOf(MemoryOf(other));
+    is_of_kind = other == window || there.first.load(std::memory_order_acquire) == 0 || there.order != order;
+    if (!is_of_kind) FailByKind(there, other, rank_, label);
+  }
+  if (is_of_kind) return Outcome::kDone;
+  Unlock(head);
+  return Outcome::kFailed;
+}
 void OneSided::Unlock(std::int32_t window) { Unlock(HeadOf(MemoryOf(window))); }
+
+// ---- do all mean the same? -----------------------------------------------------------------------------------------------------------
+
+void OneSided::SetBlocking(const CallLabel& label) {
+  if (label.sequence == kUncounted) return;
+  recent_[label.sequence % kRecent] = label;
+  for (std::int32_t peer = 0; peer < ranks_; ++peer) {
+    const CallLabel& theirs = peers_[peer].ahead;
+    if (theirs.fingerprint != 0 && theirs.sequence == label.sequence) Meet(peer, theirs);
+  }
+}
+
+void OneSided::Meet(std::int32_t peer, const CallLabel& theirs) {
+  if (theirs.fingerprint == 0 || theirs.sequence == kUncounted) return;
+  const CallLabel& mine = recent_[theirs.sequence % kRecent];
+  if (mine.fingerprint == 0 || mine.sequence < theirs.sequence)
+    peers_[peer].ahead = theirs;
+  else if (mine.sequence == theirs.sequence && mine.fingerprint != theirs.fingerprint && status_.ok())
+    status_ = Mismatch(peer, theirs, rank_, mine);
+}
+
+std::uint32_t OneSided::OrderOf(std::int32_t window, std::int32_t lane) {
+  if (lane != 0) return 0;  // submitted calls begin in an order of their own
+  auto found = std::find(in_order_.begin(), in_order_.end(), window);
+  if (found == in_order_.end()) found = in_order_.insert(found, window);
+  return static_cast<std::uint32_t>(found - in_order_.begin()) + 1;
+}
+
+bool OneSided::IsOfKind(Head* head, std::int32_t window, std::int32_t rank, std::uint32_t order, const CallLabel& label) {
+  if (head->first.load(std::memory_order_acquire) == 0) {
+    head->order = order;
+    head->kind = label;
+    head->first.store(static_cast<std::uint32_t>(rank) + 1, std::memory_order_release);
+    return true;
+  }
+  if (head->kind.fingerprint == label.fingerprint) return true;
+  FailByKind(*head, window, rank, label);
+  return false;
+}
+
+void OneSided::FailByKind(const Head& head, std::int32_t window, std::int32_t rank, const CallLabel& label) {
+  if (!status_.ok()) return;
+  status_ = Status(Code::kInvalid, "COLL21",
+                   "rank " + std::to_string(head.first.load() - 1) + " uses window " + std::to_string(window) + " for " +
+                       Describe(head.kind) + ", and rank " + std::to_string(rank) + " is at " + Describe(label),
+                   "a relaxed window belongs to calls of one type, count and mixing matrix, and all ranks use their windows in one order",
+                   "make all ranks call the same, and another window for another kind of call");
+}
 
 // ---- what this rank does -----------------------------------------------------------------------------------------------------------
 
@@ -137,16 +199,23 @@ void OneSided::Raise(std::int32_t from, const Frame& frame) {
   ++raised.counts[frame.counter];
   ++raised.by_rank[from];
   if (from == rank_) return;
-  if (frame.call >= lane.begun)
+  auto is_from = [&](const auto& said) { return said.first == from; };
+  if (frame.call < lane.begun) {
+    if (frame.label.fingerprint != lane.label.fingerprint && status_.ok()) status_ = Mismatch(from, frame.label, rank_, lane.label);
+  } else if (std::none_of(raised.labels.begin(), raised.labels.end(), is_from)) {
     raised.labels.emplace_back(from, frame.label);
-  else if (frame.label.fingerprint != lane.label.fingerprint && status_.ok())
-    status_ = Mismatch(from, frame.label, rank_, lane.label);
+  }
 }
 
 void OneSided::Notify(const Call& call, std::int32_t peer, std::int32_t counter, const CallLabel& label) {
   Frame frame{.kind = Kind::kNotify, .lane = call.lane, .counter = counter, .call = call.number, .label = label};
   if (peer == rank_) return Raise(peer, frame);
   peers_[peer].out.push_back({.frame = frame});
+  SendOut(peer);
+}
+
+void OneSided::Announce(const Call& call, std::int32_t peer, const CallLabel& label) {
+  peers_[peer].out.push_back({.frame = {.kind = Kind::kCall, .lane = call.lane, .call = call.number, .label = label}});
   SendOut(peer);
 }
 
@@ -163,7 +232,7 @@ void OneSided::Apply(const Work& work, char* at) {
   }
 }
 
-Outcome OneSided::Do(const Work& work) {
+Outcome OneSided::Do(const Work& work, const CallLabel& label) {
   const Window* window = Find(work.window);
   const Place place = window == nullptr ? Place{} : window->places[work.peer];
   if (work.offset_bytes < 0 || work.bytes < 0 || work.bytes > place.bytes || work.offset_bytes > place.bytes - work.bytes) {
@@ -177,9 +246,10 @@ Outcome OneSided::Do(const Work& work) {
   if (char* mapped = window->mapped[work.peer]; mapped != nullptr) {
     const bool locks = work.relaxed || work.op == Op::kAccumulate;
     if (locks && !TryLock(HeadOf(mapped))) return Outcome::kBlocked;
-    Apply(work, mapped + work.offset_bytes);
+    const bool may = !work.relaxed || IsOfKind(HeadOf(mapped), work.window, rank_, OrderOf(work.window, work.lane), label);
+    if (may) Apply(work, mapped + work.offset_bytes);
     if (locks) Unlock(HeadOf(mapped));
-    return Outcome::kDone;
+    return may ? Outcome::kDone : Outcome::kFailed;
   }
   Frame frame{.kind = work.op == Op::kPut   ? Kind::kPut
                       : work.op == Op::kGet ? Kind::kGet
@@ -191,7 +261,10 @@ Outcome OneSided::Do(const Work& work) {
               .channel = work.channel,
               .dtype = static_cast<std::uint8_t>(work.dtype),
               .accumulator = static_cast<std::uint8_t>(work.accumulator),
-              .fold = static_cast<std::uint8_t>(work.fold)};
+              .fold = static_cast<std::uint8_t>(work.fold),
+              .relaxed = work.relaxed,
+              .order = work.relaxed ? OrderOf(work.window, work.lane) : 0,
+              .label = label};
   Peer& peer = peers_[work.peer];
   if (work.op == Op::kGet) peer.gets.push_back(work);
   peer.out.push_back({.frame = frame, .payload = work.op == Op::kGet ? nullptr : work.from});
@@ -232,7 +305,9 @@ void OneSided::Lost(std::int32_t peer) {
 // A peer's word: it says where this rank's memory is read or written.
 bool OneSided::IsGood(std::int32_t peer, const Frame& frame) {
   bool good = frame.lane >= 0 && frame.lane < channel_;
-  if (frame.kind == Kind::kNotify) {
+  if (frame.kind == Kind::kCall) {
+    good = good && frame.lane == 0;
+  } else if (frame.kind == Kind::kNotify) {
     good = good && frame.counter >= 0 && frame.counter < kCountersMax;
     good = good && frame.call < (lanes_[frame.lane].begun + kCallsAheadMax);
   } else if (frame.kind == Kind::kDone || frame.kind == Kind::kGot) {
@@ -269,7 +344,13 @@ bool OneSided::TakeOne(std::int32_t p) {
   transport_->Consume(p, channel_);
   Frame& frame = peer.frame;
   if (!IsGood(p, frame)) return false;
+  if (frame.lane == 0 && frame.kind != Kind::kDone && frame.kind != Kind::kGot) Meet(p, frame.label);
+  // Nobody else is there: where windows are not mapped, all that touches them is done by this thread.
+  const bool touches = frame.kind == Kind::kPut || frame.kind == Kind::kAccumulate || frame.kind == Kind::kGet;
+  if (touches && frame.relaxed != 0 && !IsOfKind(HeadOf(MemoryOf(frame.window)), frame.window, p, frame.order, frame.label)) return false;
   switch (frame.kind) {
+    case Kind::kCall:
+      return true;
     case Kind::kNotify:
       Raise(p, frame);
       return true;
@@ -312,7 +393,6 @@ bool OneSided::TakePayload(std::int32_t p) {
                     .dtype = Dtype{frame.dtype},
                     .accumulator = Dtype{frame.accumulator},
                     .fold = ReduceOp{frame.fold}};
-    // Nobody else is there: where windows are not mapped, all that touches them is done by this thread.
     Apply(work, Find(frame.window)->memory + frame.offset_bytes);
     Out done{.frame = frame};
     done.frame.kind = Kind::kDone;

@@ -10,6 +10,11 @@
 // Where nothing but an access itself orders accesses (relaxed windows, accumulates), a window has a lock, which nobody waits for: who does
 // not get it looks again later, so that the loss of its holder is found like any other.
 //
+// Do all mean the same? What is raised, and what travels, says of which call it is. A blocking call by windows is compared with the call
+// of the same number on the rank that hears of it, be it one with windows or without, so that ranks at different calls find out although
+// they exchange no messages. Relaxed calls are not counted, for ranks may make more or fewer of them; instead the first to touch a relaxed
+// window writes before it what it is for, and whoever comes after it for something else fails.
+//
 // Wire: a frame of 128 bytes as one message on a channel of its own, then the payload as another.
 //
 // Owner: whoever owns the transport. Thread rule: of the driver, but for windows, which may be made from any thread.
@@ -55,7 +60,9 @@ class OneSided {
   std::int64_t BytesOf(std::int32_t window) const;
 
   // ---- calls ----
-  // The next call of this lane; what is left of those before is dropped.
+  // The blocking call that this rank begins, be it one with windows or not.
+  void SetBlocking(const CallLabel& label);
+  // The next call with counters of this lane; what is left of those before is dropped.
   std::uint64_t Begin(std::int32_t lane, const CallLabel& label);
   struct Call {
     std::int32_t lane = 0;
@@ -65,6 +72,8 @@ class OneSided {
   // Fails (status()) when a rank that has still to raise one of the call's counters has left. `raises`: how often each raises any in a run.
   void MissWhoLeft(const Call& call, std::span<const std::int64_t> raises);
   void Notify(const Call& call, std::int32_t peer, std::int32_t counter, const CallLabel& label);
+  // Tells a peer that will be waited for, and that may hear of the call by nothing else before.
+  void Announce(const Call& call, std::int32_t peer, const CallLabel& label);
 
   // A put, get or accumulate, all of it checked against the window.
   struct Work {
@@ -77,14 +86,14 @@ class OneSided {
     Dtype dtype = Dtype::kF32, accumulator = Dtype::kF32;
     ReduceOp fold = ReduceOp::kSum;
   };
-  // kDone: it is done, or on its way; kBlocked: not now; kFailed: status().
-  Outcome Do(const Work& work);
+  // kDone: it is done, or on its way; kBlocked: not now; kFailed: status(). `label`: of the call that it is a part of.
+  Outcome Do(const Work& work, const CallLabel& label);
   // Whether what this channel of the lane did to the peer is done.
   bool IsDone(std::int32_t lane, std::int32_t channel, std::int32_t peer);
   // Whether nothing of this lane is on its way, and all frames are out.
   bool IsIdle(std::int32_t lane) const;
-  // A rank's own read of a relaxed window, as one access: false: not now.
-  bool TryLock(std::int32_t window);
+  // A rank's own read of a relaxed window, as one access: kDone: now, until Unlock(); kBlocked: not now; kFailed: status().
+  Outcome Lock(std::int32_t window, std::int32_t lane, const CallLabel& label);
   void Unlock(std::int32_t window);
 
   // Takes what came, does it, answers, sends what waits. True when something moved.
@@ -92,15 +101,15 @@ class OneSided {
   const Status& status() const { return status_; }
 
  private:
-  enum class Kind : std::uint32_t { kPut = 1, kAccumulate, kGet, kGot, kDone, kNotify };
+  enum class Kind : std::uint32_t { kPut = 1, kAccumulate, kGet, kGot, kDone, kNotify, kCall };
   struct Frame {
     Kind kind = Kind::kNotify;
     std::int32_t window = 0;
     std::int64_t offset_bytes = 0, bytes = 0;
     std::int32_t lane = 0, channel = 0, counter = 0;
-    std::uint8_t dtype = 0, accumulator = 0, fold = 0, unused = 0;
+    std::uint8_t dtype = 0, accumulator = 0, fold = 0, relaxed = 0;
     std::uint64_t call = 0;
-    std::uint64_t spare[2] = {};
+    std::uint32_t order = 0, spare[3] = {};
     CallLabel label;
   };
   static_assert(sizeof(Frame) == 128);
@@ -119,9 +128,14 @@ class OneSided {
     std::vector<std::vector<char>> kept;
     std::uint64_t posted = 0;
     std::deque<Work> gets;
+    CallLabel ahead;  // the latest blocking call that it is at, and this rank is not yet
   };
   struct Head {  // before a window's memory
     std::atomic<std::uint32_t> holder, wanted;
+    // What relaxed calls use the window for: 1 + the rank that came first, 0: none yet; then the others never change.
+    std::atomic<std::uint32_t> first;
+    std::uint32_t order;  // 1 + how many relaxed windows blocking calls of that rank had begun with before; 0: not said
+    CallLabel kind;
   };
   struct Window {
     char* memory = nullptr;
@@ -140,12 +154,21 @@ class OneSided {
     std::map<std::uint64_t, Raised> raised;
   };
 
-  static constexpr std::size_t kHeadBytes = 64;
+  static constexpr std::size_t kHeadBytes = 128;
+  static_assert(sizeof(Head) <= kHeadBytes);
+  static constexpr std::size_t kRecent = 64;
   static Head* HeadOf(char* window) { return reinterpret_cast<Head*>(window - kHeadBytes); }
   bool TryLock(Head* head);
   void Unlock(Head* head);
   const Window* Find(std::int32_t window) const;
   void Raise(std::int32_t from, const Frame& frame);
+  // Compares a blocking call of a peer with this rank's of that number.
+  void Meet(std::int32_t peer, const CallLabel& theirs);
+  // Of a relaxed window that a blocking call uses: by its first use.
+  std::uint32_t OrderOf(std::int32_t window, std::int32_t lane);
+  // With the window's lock, where it is mapped: whether `rank` may touch it.
+  bool IsOfKind(Head* head, std::int32_t window, std::int32_t rank, std::uint32_t order, const CallLabel& label);
+  void FailByKind(const Head& head, std::int32_t window, std::int32_t rank, const CallLabel& label);
   void Apply(const Work& work, char* at);
   bool TakeOne(std::int32_t peer);
   bool TakePayload(std::int32_t peer);
@@ -161,6 +184,10 @@ class OneSided {
   std::vector<Peer> peers_;
   std::map<std::int32_t, Lane> lanes_;
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int64_t> under_way_;  // (lane, channel, peer)
+  // Own blocking calls, by number modulo kRecent.
+  std::vector<CallLabel> recent_;
+  // Relaxed windows, by their first use in a blocking call.
+  std::vector<std::int32_t> in_order_;
   Status status_;
 };
 
