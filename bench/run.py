@@ -58,7 +58,8 @@ def build_outside(build, cache, only):
     """Installs the product and compiles the user's project against it; gives the folders of the product's and of the user's binaries."""
     prefix, outside = os.path.join(cache, "prefix"), os.path.join(cache, "outside")
     quiet(["cmake", "--install", build, "--prefix", prefix])
-    quiet(["cmake", "-S", os.path.join(HERE, "outside"), "-B", outside, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}"])
+    # Fresh: the folder may have been made from another checkout.
+    quiet(["cmake", "--fresh", "-S", os.path.join(HERE, "outside"), "-B", outside, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}"])
     programs = [program for work, program in PROGRAM_OF.items() if not only or work in only]
     targets = ["generate", "machine"] + [kind + program for program in programs for kind in ("user_", "floor_")]
     quiet(["cmake", "--build", outside, "--target", *targets, *(["user_empty"] if not only or "empty" in only else [])])

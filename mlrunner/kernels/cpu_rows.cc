@@ -35,24 +35,27 @@ Status CheckIndices(const void* data, Dtype dtype, std::int64_t n, std::int64_t 
 // The larger; not-a-number wins and stays, as in the reference.
 ROPEWALK_IN_CLONES float Larger(float best, float x) { return x > best || x != x ? x : best; }
 
+// Rows are reduced in lanes: vectorised, and sums in lanes are closer to the exact one than one chain. As many as this, since of a shorter
+// inner loop the compiler makes single statements, which it then leaves one by one.
+constexpr int kLanes = 32;
+
 ROPEWALK_CLONES float MaxOf(const float* x, std::int64_t n) {
-  float lanes[16];
+  float lanes[kLanes];
   for (float& lane : lanes) lane = -HUGE_VALF;
   std::int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    for (int k = 0; k < 16; ++k) lanes[k] = Larger(lanes[k], x[i + k]);
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int k = 0; k < kLanes; ++k) lanes[k] = Larger(lanes[k], x[i + k]);
   }
   float best = -HUGE_VALF;
   for (; i < n; ++i) best = Larger(best, x[i]);
   for (float lane : lanes) best = Larger(best, lane);
   return best;
 }
-// Sums in 16 lanes: vectorised, and closer to the exact sum than one chain.
 ROPEWALK_CLONES float SumOf(const float* x, std::int64_t n) {
-  float lanes[16] = {};
+  float lanes[kLanes] = {};
   std::int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    for (int k = 0; k < 16; ++k) lanes[k] += x[i + k];
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int k = 0; k < kLanes; ++k) lanes[k] += x[i + k];
   }
   float sum = 0;
   for (; i < n; ++i) sum += x[i];
@@ -60,10 +63,10 @@ ROPEWALK_CLONES float SumOf(const float* x, std::int64_t n) {
   return sum;
 }
 ROPEWALK_CLONES float DotOf(const float* x, const float* y, std::int64_t n) {
-  float lanes[16] = {};
+  float lanes[kLanes] = {};
   std::int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    for (int k = 0; k < 16; ++k) lanes[k] += x[i + k] * y[i + k];
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int k = 0; k < kLanes; ++k) lanes[k] += x[i + k] * y[i + k];
   }
   float sum = 0;
   for (; i < n; ++i) sum += x[i] * y[i];
