@@ -130,6 +130,7 @@ class Rank {
     batch_ = std::min(job_.batch, samples_);
     rows_ = ShareOf(ShareOf(batch_, 0, gang_.ranks()).count, 0, job_.micro_batches).count;
     ASSIGN_OR_RETURN(graph_, StepGraph(job_, *data_.training, gang_.ranks()));
+    RETURN_IF_ERROR(CanBeHeld());
     RETURN_IF_ERROR(Meet());
     Status status = Connected();
     // The others must not wait for a rank that has given up.
@@ -157,6 +158,19 @@ class Rank {
         if (state.kind == StateKind::kParameter) hooks_.on_parameter(state.name, states_.Get(state.name));
     }
     return data_.held_out == nullptr ? Status() : Count();
+  }
+
+  // All ranks find the same, before hours of steps are made for a result that cannot be given back.
+  Status CanBeHeld() const {
+    if (hooks_.parameter_values_max == 0) return {};
+    std::int64_t values = 0;
+    for (const StateInfo& state : graph_.states)
+      if (state.kind == StateKind::kParameter) values += NumElements(Evaluate(state.type.shape, {rows_}));
+    if (values <= hooks_.parameter_values_max) return {};
+    return Status(
+        Code::kUserError, "TRAIN06", fmt::format("the model has {} parameters, and its result would not reach main", values),
+        fmt::format("what a training on a dataset returns goes through the master and fits {} of them", hooks_.parameter_values_max),
+        "take a smaller model, or `ropewalk train` with [checkpoint], which writes the parameters into files");
   }
 
   // Do all ranks train the same, and from where? Rank 0 says which checkpoint it is.

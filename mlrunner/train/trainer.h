@@ -31,6 +31,7 @@ struct TrainHooks {
   std::function<Result<DataSet>()> load;                              // instead of what the job's [data] names; held_out may be null
   std::function<void(std::int64_t step, double loss)> on_step;        // after each, on the rank's thread
   std::function<void(const std::string& name, Tensor)> on_parameter;  // rank 0: each one, when all steps are made
+  std::int64_t parameter_values_max = 0;                              // what on_parameter's caller can hold of all of them; 0: any
   std::vector<OpTime>* times = nullptr;                               // of the last step; their ops are gone when TrainRank returns
   std::function<void(KernelTable*)> kernels;                          // puts others in the places of the trainer's
   storage::FileSystem* files = nullptr;                               // for checkpoints; null: this machine's
@@ -39,7 +40,8 @@ struct TrainHooks {
 };
 
 // Rank 0's TrainSummary, encoded; empty on the others. kUserError TRAIN01: the loss of a step is no number, or a state that is to be
-// checkpointed is none (names the step and the state). TRAIN02: ranks that do not train the same thing. CKPT03: a checkpoint that does not
+// checkpointed is none (names the step and the state). TRAIN02: ranks that do not train the same thing. TRAIN06: more parameters than the
+// caller can hold, before the first step. CKPT03: a checkpoint that does not
 // fit the job. CKPT04: a rank that does not see rank 0's checkpoint. DATA*: what is wrong with the data.
 Result<std::string> TrainRank(dag::GangContext& gang, const TrainJob& job, const TrainHooks& hooks = {});
 

@@ -36,8 +36,9 @@ struct Pixels {
 class TrainOnData : public testing::Test {
  protected:
   void TearDown() override { fs::remove_all(dir_); }
-  dag::Session Start() {
+  dag::Session Start(std::uint64_t collect_bytes_max = dag::Settings{}.collect_bytes_max) {
     job::EmbeddedOptions options;
+    options.settings.collect_bytes_max = collect_bytes_max;
     options.settings.name = "test";
     options.settings.slots = 2;
     options.settings.work_dir = dir_;
@@ -190,6 +191,19 @@ TEST_F(TrainOnData, NoSamplesAndHeldOutSamplesThatDoNotFit) {
   auto narrow = samples.Map([](const Sample& sample) { return Sample{{sample.features[0]}, sample.label}; });
   failure = FailureOf([&] { Train(samples, narrow, Config(2)); });
   EXPECT_NE(failure.find("partition 0 of the held-out samples: it has 1 features, and others have 4"), std::string::npos) << failure;
+}
+
+// Found by counting, before the first step.
+TEST_F(TrainOnData, AModelWhoseResultWouldNotReachMainIsRefusedBeforeItsFirstStep) {
+  // 4 -> 7 -> 3 with biases: 4 * 7 + 7 + 7 * 3 + 3 = 59 values of 8 bytes, beside losses and names.
+  dag::Session fits = Start(59 * 8 + 1000);
+  EXPECT_EQ(Train(fits.FromVector(Corners(48), {.partitions = 2}), Config(2)).losses.size(), 6u);
+  TrainJob config = Config(2);
+  config.model.hidden = {1000};
+  std::string failure = FailureOf([&] { Train(fits.FromVector(Corners(48), {.partitions = 2}), config); });
+  EXPECT_NE(failure.find("TRAIN06"), std::string::npos) << failure;
+  EXPECT_NE(failure.find("8003 parameters"), std::string::npos) << failure;
+  EXPECT_NE(failure.find("fits 184 of them"), std::string::npos) << failure;
 }
 
 TEST_F(TrainOnData, AModelOrANumberThatMakesNoSenseIsRefusedByMain) {
