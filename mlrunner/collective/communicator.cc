@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "dag/gang.h"
@@ -51,6 +52,16 @@ class Connected : public Communicator {
                                                    .on_left = [this](std::int32_t peer) { transport_->SetLeft(peer); }});
   }
 
+  // What it takes to make windows on all ranks or on none, set aside while there is room.
+  Status SetUp() {
+    static_assert(sizeof(OneSided::Place) == 2 * sizeof(std::int64_t));
+    const std::int64_t count = 2 * ranks();
+    ASSIGN_OR_RETURN(char* memory, Allocate(static_cast<std::size_t>(count) * sizeof(std::int64_t)));
+    places_ = {reinterpret_cast<OneSided::Place*>(memory), static_cast<std::size_t>(ranks())};
+    ASSIGN_OR_RETURN(agreement_, Prepare({.in = memory, .out = memory, .count = count, .dtype = Dtype::kI64}));
+    return {};
+  }
+
   // Hears of losses from now on, also of one that came before.
   void Listen() {
     std::lock_guard lock(losses_->mutex);
@@ -86,13 +97,21 @@ class Connected : public Communicator {
   Result<Window> MakeWindow(std::size_t bytes) override {
     Result<std::int32_t> made = one_sided_->AddWindow(bytes);
     engine_->ServePeers();
-    // A rank without room says so to all, which would wait for it otherwise.
-    static_assert(sizeof(OneSided::Place) == 16);
-    std::vector<OneSided::Place> places(static_cast<std::size_t>(ranks()));
-    places[rank()] = made.ok() ? one_sided_->PlaceOf(*made) : OneSided::Place{.bytes = -1};
-    RETURN_IF_ERROR(AllReduce({.in = places.data(), .out = places.data(), .count = 2 * ranks(), .dtype = Dtype::kI64, .name = "window"}));
-    RETURN_IF_ERROR(made.status());
-    RETURN_IF_ERROR(one_sided_->SetPlaces(*made, places));
+    // A rank without room says so to all: what one cannot have is made on none, or the numbers of later windows would differ.
+    std::fill(places_.begin(), places_.end(), OneSided::Place{});
+    places_[rank()] = made.ok() ? one_sided_->PlaceOf(*made) : OneSided::Place{.place = bytes, .bytes = -1};
+    RETURN_IF_ERROR(engine_->Run(agreement_, LabelOf(agreement_->header(), agreement_->count(), "window", 0)));
+    for (std::int32_t peer = 0; peer < ranks(); ++peer) {
+      if (places_[peer].bytes >= 0) continue;
+      if (made.ok()) one_sided_->DropWindow(*made);
+      return Status(Code::kResourceExhausted, "COLL13",
+                    "rank " + std::to_string(peer) + " has no room for its window of " + std::to_string(places_[peer].place) + " bytes",
+                    "its pool is full", "give it a larger pool (pool_bytes); no rank has this window now");
+    }
+    if (Status status = one_sided_->SetPlaces(*made, places_); !status.ok()) {
+      Abort(status);  // the others have theirs
+      return status;
+    }
     return Window{.memory = one_sided_->MemoryOf(*made), .bytes = bytes, .number = *made};
   }
 
@@ -237,6 +256,8 @@ class Connected : public Communicator {
   std::unique_ptr<NativeDesk> native_;
   std::unique_ptr<InstanceCache> cache_;
   std::unique_ptr<Engine> engine_;
+  std::span<OneSided::Place> places_;  // by rank, of the window that is being made
+  Instance* agreement_ = nullptr;      // their sum; it is never given back
   std::mutex links_mutex_;
   std::unique_ptr<Links> links_;
 };
@@ -263,6 +284,7 @@ Result<std::unique_ptr<Communicator>> Communicator::Connect(Rendezvous rendezvou
   }
   auto connected = std::make_unique<Connected>(std::move(rendezvous), options, *std::move(mesh), std::move(losses));
   connected->Listen();
+  RETURN_IF_ERROR(connected->SetUp());
   return std::unique_ptr<Communicator>(std::move(connected));
 }
 

@@ -158,11 +158,54 @@ TEST_P(WindowCalls, WhatDoesNotFitIsRefusedBeforeAnythingMoves) {
     call.window = nullptr;
     EXPECT_EQ(all.Mix(call).tag(), "COLL10");
     EXPECT_EQ(all.AllReduce({.in = in.data(), .out = out.data(), .count = 1, .name = "x", .window = &*window}).tag(), "COLL10");
-    // One rank has no room: all learn it, and go on.
-    if (GetParam() == Wire::kShared) {
-      EXPECT_EQ(all.MakeWindow(all.rank() == 1 ? std::size_t{1} << 40 : 100).status().tag(), "COLL13");
-    }
     EXPECT_TRUE(all.Barrier().ok());
+  });
+}
+
+// All ranks or none: who failed is named everywhere, and the windows after that have the same numbers on all ranks.
+TEST_P(WindowCalls, AWindowThatOneRankHasNoRoomForIsMadeOnNone) {
+  for (std::int32_t failing : {0, 1, 2})
+    WithRanks(3, Over(GetParam()), [&](Communicator& all, Meeting&) {
+      const auto weights = RingOfNeighbours(3);
+      auto expect_none = [&](std::size_t bytes) {
+        Status status = all.MakeWindow(bytes).status();
+        EXPECT_EQ(status.tag(), "COLL13");
+        EXPECT_NE(status.what().find("rank " + std::to_string(failing) + " has no room"), std::string::npos) << status.ToString();
+      };
+      for (std::size_t bytes : {std::size_t{1} << 50, ~std::size_t{0}}) expect_none(all.rank() == failing ? bytes : 100);
+      // Not a byte is left on that rank, where its pool has an end.
+      std::vector<char*> taken;
+      if (all.rank() == failing && GetParam() == Wire::kShared)
+        for (std::size_t bytes = std::size_t{64} << 20; bytes >= 64;) {
+          auto more = all.Allocate(bytes);
+          if (more.ok())
+            taken.push_back(*more);
+          else
+            bytes /= 2;
+        }
+      if (GetParam() == Wire::kShared)
+        for (int again = 0; again < 3; ++again) expect_none(100);
+      for (char* memory : taken) all.Free(memory);
+      for (std::int32_t number : {0, 1}) {
+        auto window = all.MakeWindow(2 * kCount * sizeof(float));
+        ASSERT_TRUE(window.ok()) << window.status().ToString();
+        EXPECT_EQ(window->number, number);
+        std::vector<float> in(kCount, 1), out(kCount);
+        Status status = all.Mix(Mixing(weights, *window, in, &out));
+        ASSERT_TRUE(status.ok()) << status.ToString();
+        double sum = 0;
+        for (double weight : weights[all.rank()]) sum += weight;
+        EXPECT_EQ(out, std::vector<float>(kCount, static_cast<float>(sum)));
+      }
+    });
+}
+
+// Windows that were not made take nothing for good.
+TEST_P(WindowCalls, WhatWasNotMadeTakesNoMemory) {
+  WithRanks(2, Over(GetParam()), [&](Communicator& all, Meeting&) {
+    for (int round = 0; round < 6; ++round)
+      EXPECT_EQ(all.MakeWindow(all.rank() == 1 ? std::size_t{1} << 50 : std::size_t{12} << 20).status().tag(), "COLL13");
+    EXPECT_TRUE(all.MakeWindow(std::size_t{24} << 20).ok());
   });
 }
 

@@ -13,6 +13,7 @@ namespace {
 // A peer that is so many calls ahead does not wait for anything, and something is wrong.
 constexpr std::uint64_t kCallsAheadMax = 1 << 16;
 constexpr std::int32_t kCountersMax = 1 << 10;
+constexpr std::size_t kWindowBytesMax = std::size_t{1} << 48;
 
 }  // namespace
 
@@ -30,7 +31,10 @@ OneSided::~OneSided() {
 // ---- windows -----------------------------------------------------------------------------------------------------------------------
 
 Result<std::int32_t> OneSided::AddWindow(std::size_t bytes) {
-  char* memory = transport_->Allocate(kHeadBytes + bytes);
+  // The frames, too: a rank that finds no room for these later can only end everything.
+  bool has_frames = true;
+  for (std::int32_t peer = 0; peer < ranks_; ++peer) has_frames = has_frames && (peer == rank_ || HasFrames(peer));
+  char* memory = has_frames && bytes <= kWindowBytesMax ? transport_->Allocate(kHeadBytes + bytes) : nullptr;
   if (memory == nullptr)
     return Status(Code::kResourceExhausted, "COLL13", "no room for a window of " + std::to_string(bytes) + " bytes",
                   "the transport's pool is full", "give it a larger pool (pool_bytes)");
@@ -41,6 +45,13 @@ Result<std::int32_t> OneSided::AddWindow(std::size_t bytes) {
   windows_.back().places.resize(ranks_);
   windows_.back().mapped.resize(ranks_);
   return static_cast<std::int32_t>(windows_.size()) - 1;
+}
+
+void OneSided::DropWindow(std::int32_t window) {
+  std::lock_guard lock(mutex_);
+  if (window != static_cast<std::int32_t>(windows_.size()) - 1) return;
+  transport_->Free(windows_.back().memory - kHeadBytes);
+  windows_.pop_back();
 }
 
 const OneSided::Window* OneSided::Find(std::int32_t window) const {
@@ -63,9 +74,6 @@ Status OneSided::SetPlaces(std::int32_t window, std::span<const Place> places) {
   std::lock_guard lock(mutex_);
   Window& mine = windows_[window];
   for (std::int32_t rank = 0; rank < ranks_; ++rank) {
-    if (places[rank].bytes < 0)
-      return Status(Code::kResourceExhausted, "COLL13", "rank " + std::to_string(rank) + " has no room for its window", "its pool is full",
-                    "give it a larger pool (pool_bytes)");
     // A peer's word; where windows are mapped, the lock lies before this one.
     const std::uint64_t place = places[rank].place;
     char* mapped = transport_->MappedAt(rank, place, static_cast<std::size_t>(places[rank].bytes));
@@ -405,6 +413,12 @@ bool OneSided::TakePayload(std::int32_t p) {
   return true;
 }
 
+bool OneSided::HasFrames(std::int32_t p) {
+  Peer& peer = peers_[p];
+  if (peer.frames == nullptr) peer.frames = transport_->Allocate(sizeof(Frame) * kSlotsMax);
+  return peer.frames != nullptr;
+}
+
 bool OneSided::SendOut(std::int32_t p) {
   Peer& peer = peers_[p];
   bool moved = false;
@@ -414,8 +428,7 @@ bool OneSided::SendOut(std::int32_t p) {
       if (transport_->HasLeft(p, channel_)) peer.out.clear();
       break;
     }
-    if (peer.frames == nullptr) peer.frames = transport_->Allocate(sizeof(Frame) * kSlotsMax);
-    if (peer.frames == nullptr) {
+    if (!HasFrames(p)) {
       if (status_.ok())
         status_ = Status(Code::kResourceExhausted, "COLL13",
                          "no room for " + std::to_string(sizeof(Frame) * kSlotsMax) + " bytes of frames of one-sided work",

@@ -50,8 +50,10 @@ class OneSided {
     std::uint64_t place = 0;
     std::int64_t bytes = 0;
   };
-  // The next number. Zeroed memory of the transport; kResourceExhausted COLL13.
+  // The next number. Zeroed memory of the transport; kResourceExhausted COLL13, and then no number is used.
   Result<std::int32_t> AddWindow(std::size_t bytes);
+  // Takes back the one that was added last, before its places are set: a rank had no room for its own.
+  void DropWindow(std::int32_t window);
   Place PlaceOf(std::int32_t window) const;
   // Where the window lies on each rank; before anything is done to it.
   Status SetPlaces(std::int32_t window, std::span<const Place> places);
@@ -174,6 +176,8 @@ class OneSided {
   bool TakePayload(std::int32_t peer);
   bool IsGood(std::int32_t peer, const Frame& frame);
   bool SendOut(std::int32_t peer);
+  // Whether there is memory for the frames to this peer.
+  bool HasFrames(std::int32_t peer);
   void Fail(std::int32_t peer, const char* what);
   void Lost(std::int32_t peer);
 

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 
 namespace ropewalk::collective {
 namespace {
 
 constexpr std::size_t kAlign = 64;
+// More than any machine has, and sums of such do not wrap.
+constexpr std::size_t kBytesMax = std::size_t{1} << 60;
 // Huge pages come in these; smaller requests share one.
 constexpr std::size_t kGrowBytesMin = std::size_t{4} << 20;
 
@@ -29,9 +32,14 @@ char* Pool::Take(std::size_t bytes) {
 
 char* Pool::Allocate(std::size_t bytes) {
   std::lock_guard lock(mutex_);
+  if (bytes > kBytesMax) return nullptr;
   bytes = std::max(kAlign, (bytes + kAlign - 1) / kAlign * kAlign);
   if (char* at = Take(bytes); at != nullptr || !grows_) return at;
-  owned_.push_back(ProcessPages().Take(std::max(bytes, kGrowBytesMin)));
+  try {
+    owned_.push_back(ProcessPages().Take(std::max(bytes, kGrowBytesMin)));
+  } catch (const std::bad_alloc&) {
+    return nullptr;  // the process has no memory: whoever asked says so
+  }
   GiveBack(owned_.back().data(), owned_.back().bytes());
   return Take(bytes);
 }
