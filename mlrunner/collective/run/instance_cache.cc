@@ -2,15 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 namespace ropewalk::collective {
-namespace {
-
-// Each has its scratch in the pool.
-constexpr std::size_t kRestingMax = 512;
-
-}  // namespace
 
 bool InstanceCache::Kind::IsOf(std::string_view wanted, const Request& request) const {
   return algorithm == wanted && collective == request.collective && dtype == request.dtype && op == request.op && root == request.root &&
@@ -42,7 +37,9 @@ Result<InstanceCache::Plans::iterator> InstanceCache::PlanOf(std::string_view al
       ASSIGN_OR_RETURN(Plan all, BuildPlan(algorithm, request));
       built->raises = RaisesOf(all, rank_);
     }
+    while (plans_.size() >= kPlansMax && DropOldestPlan()) continue;
     found = plans_.emplace(std::move(kind), std::move(built)).first;
+    ++built_;
   }
   return found;
 }
@@ -98,11 +95,42 @@ void InstanceCache::DropOldest() {
         (oldest == entries_.end() || it->second.last_used < oldest->second.last_used))
       oldest = it;
   // Those that peers still read are no more than messages can be on their way.
-  if (oldest == entries_.end()) return;
-  std::replace(recent_.begin(), recent_.end(), &oldest->second, static_cast<Entry*>(nullptr));
-  by_instance_.erase(oldest->second.instance.get());
-  entries_.erase(oldest);
+  if (oldest != entries_.end()) Drop(oldest);
+}
+
+bool InstanceCache::DropOldestPlan() {
+  // By plan: when it was used last; none while it is in use.
+  std::map<const Built*, std::optional<std::uint64_t>> last_used;
+  for (const auto& [kind, built] : plans_) last_used[built.get()] = 0;
+  for (const auto& [key, entry] : entries_) {
+    std::optional<std::uint64_t>& last = last_used[key.plan];
+    if (entry.is_taken || !entry.instance->IsAtRest())
+      last.reset();
+    else if (last.has_value())
+      last = std::max(*last, entry.last_used);
+  }
+  auto oldest = plans_.end();
+  for (auto it = plans_.begin(); it != plans_.end(); ++it)
+    if (const auto last = last_used[it->second.get()];
+        last.has_value() && (oldest == plans_.end() || *last < *last_used[oldest->second.get()]))
+      oldest = it;
+  if (oldest == plans_.end()) return false;
+  for (auto it = entries_.lower_bound({.plan = oldest->second.get()}); it != entries_.end() && it->first.plan == oldest->second.get();)
+    it = Drop(it);
+  plans_.erase(oldest);
+  return true;
+}
+
+InstanceCache::Entries::iterator InstanceCache::Drop(Entries::iterator entry) {
+  std::replace(recent_.begin(), recent_.end(), &entry->second, static_cast<Entry*>(nullptr));
+  by_instance_.erase(entry->second.instance.get());
   --resting_;
+  return entries_.erase(entry);
+}
+
+InstanceCache::Counts InstanceCache::counts() const {
+  std::lock_guard lock(mutex_);
+  return {.plans = plans_.size(), .instances = entries_.size(), .built = built_};
 }
 
 }  // namespace ropewalk::collective

@@ -1,6 +1,9 @@
 // Programs by what they are for, and instances that rest between two calls of the same kind and length: in the steady state of a training
 // loop nothing is built.
 //
+// Of both there are no more than so many, but for what is in use: who mixes by another matrix in each round has a plan for each of the last
+// kPlansMax matrices. The one whose last use is longest ago goes first.
+//
 // Owner: a communicator. Thread rule: any thread; an instance belongs to whoever took it.
 #pragma once
 
@@ -22,11 +25,20 @@ namespace ropewalk::collective {
 
 class InstanceCache {
  public:
+  static constexpr std::size_t kPlansMax = 256;
+  static constexpr std::size_t kRestingMax = 512;  // instances; each has its scratch in the pool
+
   InstanceCache(std::int32_t rank, Transport* transport, const Means& means) : rank_(rank), transport_(transport), means_(means) {}
 
   // Of `algorithm` for `request`, at `count` elements.
   Result<Instance*> Take(std::string_view algorithm, const Request& request, std::int64_t count);
   void GiveBack(Instance* instance);
+
+  struct Counts {
+    std::size_t plans = 0, instances = 0;  // that there are
+    std::uint64_t built = 0;               // plans, so far
+  };
+  Counts counts() const;
 
  private:
   // All of a request that a communicator's calls can set.
@@ -61,14 +73,19 @@ class InstanceCache {
   };
   using Plans = std::map<Kind, std::unique_ptr<Built>>;
   Result<Plans::iterator> PlanOf(std::string_view algorithm, const Request& request);
+  using Entries = std::multimap<Key, Entry>;
   void DropOldest();
+  // With its instances. False: all are in use.
+  bool DropOldestPlan();
+  Entries::iterator Drop(Entries::iterator entry);
 
   const std::int32_t rank_;
   Transport* const transport_;
   const Means means_;
-  std::mutex mutex_;
-  Plans plans_;  // as many as kinds of calls
-  std::multimap<Key, Entry> entries_;
+  mutable std::mutex mutex_;
+  Plans plans_;
+  Entries entries_;
+  std::uint64_t built_ = 0;
   std::map<const Instance*, Entry*> by_instance_;
   // Those given back last, in turn: a loop has few kinds of calls, and most want one of these.
   std::array<Entry*, 8> recent_{};
