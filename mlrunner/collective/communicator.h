@@ -137,8 +137,8 @@ class Communicator {
   virtual void Free(char* memory) = 0;
 
   // A blocking call: all ranks make their windows in the same order, of lengths of their own. Zeroed; it lives as long as the communicator.
-  // From then on this rank serves its peers while its program computes. kResourceExhausted (COLL13) on all ranks when one has no room: it is
-  // named, no rank has the window then, and the next one may be made.
+  // From then on this rank serves its peers while its program computes. kResourceExhausted (COLL13) on all ranks when one has no room: it
+  // is named, no rank has the window then, and the next one may be made.
   virtual Result<Window> MakeWindow(std::size_t bytes) = 0;
 
   // Runs `call` to the end. The calling thread drives it, and what was submitted beside it.

@@ -480,7 +480,7 @@ Status Instance::CheckOneSided(const Step& step) const {
 Outcome Instance::TryOneSided(const Interpreter& at, const Step& step) {
   OneSided& one_sided = *means_.one_sided;
   if (step.op == Op::kNotify) {
-    one_sided.Notify(call_, step.to, step.counter, label_);
+    if (one_sided.Notify(call_, step.to, step.counter, label_) == Outcome::kBlocked) return Outcome::kBlocked;
     if (trace_ != nullptr && step.to != program_->rank) trace_->push_back({true, at.channel(), step.to, 0});
     return Outcome::kDone;
   }

@@ -215,11 +215,16 @@ void OneSided::Raise(std::int32_t from, const Frame& frame) {
   }
 }
 
-void OneSided::Notify(const Call& call, std::int32_t peer, std::int32_t counter, const CallLabel& label) {
+Outcome OneSided::Notify(const Call& call, std::int32_t peer, std::int32_t counter, const CallLabel& label) {
   Frame frame{.kind = Kind::kNotify, .lane = call.lane, .counter = counter, .call = call.number, .label = label};
-  if (peer == rank_) return Raise(peer, frame);
+  if (peer == rank_) {
+    Raise(peer, frame);
+    return Outcome::kDone;
+  }
+  if (peers_[peer].out.size() >= kToldMax) return Outcome::kBlocked;
   peers_[peer].out.push_back({.frame = frame});
   SendOut(peer);
+  return Outcome::kDone;
 }
 
 void OneSided::Announce(const Call& call, std::int32_t peer, const CallLabel& label) {
@@ -259,6 +264,16 @@ Outcome OneSided::Do(const Work& work, const CallLabel& label) {
     if (locks) Unlock(HeadOf(mapped));
     return may ? Outcome::kDone : Outcome::kFailed;
   }
+  Peer& peer = peers_[work.peer];
+  auto is_too_much = [&] {
+    return !peer.asked.empty() && (peer.asked.size() >= kAskedMax || peer.asked_bytes + work.bytes > kAskedBytesMax);
+  };
+  if (is_too_much()) {
+    if (!transport_->HasLeft(work.peer, channel_)) return Outcome::kBlocked;
+    while (TakeOne(work.peer)) continue;
+    if (is_too_much()) Lost(work.peer);
+    if (!status_.ok()) return Outcome::kFailed;
+  }
   Frame frame{.kind = work.op == Op::kPut   ? Kind::kPut
                       : work.op == Op::kGet ? Kind::kGet
                                             : Kind::kAccumulate,
@@ -273,8 +288,8 @@ Outcome OneSided::Do(const Work& work, const CallLabel& label) {
               .relaxed = work.relaxed,
               .order = work.relaxed ? OrderOf(work.window, work.lane) : 0,
               .label = label};
-  Peer& peer = peers_[work.peer];
-  if (work.op == Op::kGet) peer.gets.push_back(work);
+  peer.asked.push_back(work);
+  peer.asked_bytes += work.bytes;
   peer.out.push_back({.frame = frame, .payload = work.op == Op::kGet ? nullptr : work.from});
   ++under_way_[{work.lane, work.channel, work.peer}];
   SendOut(work.peer);
@@ -319,15 +334,13 @@ bool OneSided::IsGood(std::int32_t peer, const Frame& frame) {
     good = good && frame.counter >= 0 && frame.counter < kCountersMax;
     good = good && frame.call < (lanes_[frame.lane].begun + kCallsAheadMax);
   } else if (frame.kind == Kind::kDone || frame.kind == Kind::kGot) {
-    const auto found = under_way_.find({frame.lane, frame.channel, peer});
-    const std::deque<Work>& gets = peers_[peer].gets;
-    // Gets end by their answers alone, in their order: their memory is written until then.
-    const auto gets_here =
-        std::count_if(gets.begin(), gets.end(), [&](const Work& get) { return get.lane == frame.lane && get.channel == frame.channel; });
-    good = good && found != under_way_.end() && found->second > (frame.kind == Kind::kDone ? static_cast<std::int64_t>(gets_here) : 0);
-    if (frame.kind == Kind::kGot)
-      good = good && !gets.empty() && gets.front().bytes == frame.bytes && gets.front().lane == frame.lane &&
-             gets.front().channel == frame.channel;
+    // Answers come in the order of the questions.
+    good = good && !peers_[peer].asked.empty();
+    if (good) {
+      const Work& asked = peers_[peer].asked.front();
+      good = (asked.op == Op::kGet) == (frame.kind == Kind::kGot) && asked.lane == frame.lane && asked.channel == frame.channel &&
+             frame.bytes == (frame.kind == Kind::kGot ? asked.bytes : 0);
+    }
   } else {
     const Window* window = Find(frame.window);
     good = good && frame.kind >= Kind::kPut && frame.kind <= Kind::kGet && window != nullptr && frame.offset_bytes >= 0 &&
@@ -337,6 +350,12 @@ bool OneSided::IsGood(std::int32_t peer, const Frame& frame) {
              frame.accumulator == static_cast<std::uint8_t>(AccumulatorOf(Dtype{frame.dtype})) &&
              frame.fold < static_cast<std::uint8_t>(ReduceOp::kAvg) &&
              frame.bytes % static_cast<std::int64_t>(SizeOf(Dtype{frame.dtype})) == 0;
+    const Peer& from = peers_[peer];
+    const std::int64_t more = frame.kind == Kind::kGet ? frame.bytes : 0;
+    if (from.answers > 0 && (from.answers >= kAskedMax || from.answers_bytes + more > kAskedBytesMax)) {
+      Fail(peer, "asks for more one-sided work at once than it may");
+      return false;
+    }
   }
   if (!good) Fail(peer, "asks for one-sided work that has no place here");
   return good;
@@ -363,15 +382,14 @@ bool OneSided::TakeOne(std::int32_t p) {
       Raise(p, frame);
       return true;
     case Kind::kDone:
-      --under_way_[{frame.lane, frame.channel, p}];
+      Answered(p);
       return true;
     case Kind::kGet: {
       const char* from = Find(frame.window)->memory + frame.offset_bytes;
       Out answer{.frame = frame, .owned = std::vector<char>(from, from + frame.bytes)};
       answer.frame.kind = Kind::kGot;
       answer.payload = answer.owned.data();
-      peer.out.push_back(std::move(answer));
-      SendOut(p);
+      Answer(p, std::move(answer));
       return true;
     }
     default:
@@ -391,9 +409,8 @@ bool OneSided::TakePayload(std::int32_t p) {
     if (came == nullptr) return false;
   }
   if (frame.kind == Kind::kGot) {
-    if (bytes > 0) std::memcpy(peer.gets.front().into, came, bytes);
-    peer.gets.pop_front();
-    --under_way_[{frame.lane, frame.channel, p}];
+    if (bytes > 0) std::memcpy(peer.asked.front().into, came, bytes);
+    Answered(p);
   } else {
     const Work work{.op = frame.kind == Kind::kPut ? Op::kPut : Op::kAccumulate,
                     .bytes = frame.bytes,
@@ -405,12 +422,27 @@ bool OneSided::TakePayload(std::int32_t p) {
     Out done{.frame = frame};
     done.frame.kind = Kind::kDone;
     done.frame.bytes = 0;
-    peer.out.push_back(std::move(done));
+    Answer(p, std::move(done));
   }
   if (bytes > 0) transport_->Consume(p, channel_);
   peer.has_frame = false;
-  SendOut(p);
   return true;
+}
+
+void OneSided::Answer(std::int32_t p, Out answer) {
+  Peer& peer = peers_[p];
+  ++peer.answers;
+  peer.answers_bytes += answer.frame.bytes;
+  peer.out.push_back(std::move(answer));
+  SendOut(p);
+}
+
+void OneSided::Answered(std::int32_t p) {
+  Peer& peer = peers_[p];
+  const Work& done = peer.asked.front();
+  --under_way_[{done.lane, done.channel, p}];
+  peer.asked_bytes -= done.bytes;
+  peer.asked.pop_front();
 }
 
 bool OneSided::HasFrames(std::int32_t p) {
@@ -425,7 +457,11 @@ bool OneSided::SendOut(std::int32_t p) {
   while (!peer.out.empty()) {
     if (!transport_->HasSlot(p, channel_, kSlotsMax)) {
       // Nobody will take it any more; who waits for what it was about finds that out.
-      if (transport_->HasLeft(p, channel_)) peer.out.clear();
+      if (transport_->HasLeft(p, channel_)) {
+        peer.out.clear();
+        peer.answers = 0;
+        peer.answers_bytes = 0;
+      }
       break;
     }
     if (!HasFrames(p)) {
@@ -446,10 +482,20 @@ bool OneSided::SendOut(std::int32_t p) {
       out.frame_is_out = true;
       if (out.payload != nullptr && out.frame.bytes > 0) continue;
     } else {
+      peer.keeps = peer.keeps || !out.owned.empty();
       peer.kept[place] = std::move(out.owned);
       transport_->Post(p, channel_, out.payload, static_cast<std::size_t>(out.frame.bytes));
     }
+    if (out.frame.kind == Kind::kDone || out.frame.kind == Kind::kGot) {
+      --peer.answers;
+      peer.answers_bytes -= out.frame.bytes;
+    }
     peer.out.pop_front();
+  }
+  // What was answered may be long; it is not kept until its place is wanted again.
+  if (peer.keeps && peer.out.empty() && transport_->IsFlushed(p, channel_, transport_->Posted(p, channel_))) {
+    for (std::vector<char>& kept : peer.kept) std::vector<char>().swap(kept);
+    peer.keeps = false;
   }
   return moved;
 }

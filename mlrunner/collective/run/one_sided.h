@@ -15,6 +15,12 @@
 // they exchange no messages. Relaxed calls are not counted, for ranks may make more or fewer of them; instead the first to touch a relaxed
 // window writes before it what it is for, and whoever comes after it for something else fails.
 //
+// Bounds. Over frames at most kAskedMax puts, accumulates and gets of a rank are under way to a peer, which together are no longer than
+// kAskedBytesMax (one alone may be); the next one waits in its step until the peer has answered. So no more than that waits here to go to a
+// peer: what this rank asks of it, kAskedMax answers with as many bytes of windows, and kToldMax frames in all before a step that raises a
+// counter waits, too. What comes in is always taken, whatever waits to go out, so ranks that ask each other never wait for each other in a
+// circle; and a peer that asks for more at once than it may is an error (COLL27).
+//
 // Wire: a frame of 128 bytes as one message on a channel of its own, then the payload as another.
 //
 // Owner: whoever owns the transport. Thread rule: of the driver, but for windows, which may be made from any thread.
@@ -41,6 +47,9 @@ namespace ropewalk::collective {
 
 class OneSided {
  public:
+  static constexpr std::size_t kAskedMax = 16, kToldMax = 64;
+  static constexpr std::int64_t kAskedBytesMax = std::int64_t{16} << 20;
+
   // `channel` of the transport is its own, and the last one.
   OneSided(std::int32_t rank, std::int32_t ranks, Transport* transport, std::int32_t channel);
   ~OneSided();
@@ -73,7 +82,8 @@ class OneSided {
   std::int64_t CountOf(const Call& call, std::int32_t counter) const;
   // Fails (status()) when a rank that has still to raise one of the call's counters has left. `raises`: how often each raises any in a run.
   void MissWhoLeft(const Call& call, std::span<const std::int64_t> raises);
-  void Notify(const Call& call, std::int32_t peer, std::int32_t counter, const CallLabel& label);
+  // kBlocked: not now, too much waits to go there.
+  Outcome Notify(const Call& call, std::int32_t peer, std::int32_t counter, const CallLabel& label);
   // Tells a peer that will be waited for, and that may hear of the call by nothing else before.
   void Announce(const Call& call, std::int32_t peer, const CallLabel& label);
 
@@ -100,6 +110,8 @@ class OneSided {
 
   // Takes what came, does it, answers, sends what waits. True when something moved.
   bool Serve();
+  // Frames that wait to go to this peer.
+  std::size_t waiting(std::int32_t peer) const { return peers_[peer].out.size(); }
   const Status& status() const { return status_; }
 
  private:
@@ -126,10 +138,14 @@ class OneSided {
     bool has_frame = false;    // and its payload is still to come
     std::vector<char> staged;  // of a payload: a window is written in one go
     std::deque<Out> out;
-    char* frames = nullptr;  // a place for each message that may be on its way
-    std::vector<std::vector<char>> kept;
+    std::size_t answers = 0;              // of those in `out`
+    std::int64_t answers_bytes = 0;       // of their payloads
+    char* frames = nullptr;               // a place for each message that may be on its way
+    std::vector<std::vector<char>> kept;  // payloads of answers, by place
+    bool keeps = false;                   // any of them
     std::uint64_t posted = 0;
-    std::deque<Work> gets;
+    std::deque<Work> asked;  // that it has not answered, in the order in which it will
+    std::int64_t asked_bytes = 0;
     CallLabel ahead;  // the latest blocking call that it is at, and this rank is not yet
   };
   struct Head {  // before a window's memory
@@ -174,6 +190,9 @@ class OneSided {
   void Apply(const Work& work, char* at);
   bool TakeOne(std::int32_t peer);
   bool TakePayload(std::int32_t peer);
+  void Answer(std::int32_t peer, Out answer);
+  // What was asked first is done.
+  void Answered(std::int32_t peer);
   bool IsGood(std::int32_t peer, const Frame& frame);
   bool SendOut(std::int32_t peer);
   // Whether there is memory for the frames to this peer.
