@@ -372,15 +372,15 @@ class Dataset : public DatasetBase {
   }
 
   // Writes each record as a line (dag/format.h) to folder/part-00000, part-00001...; the folder appears whole or not at all. A folder that
-  // exists is refused unless `overwrite`.
-  void WriteText(const std::string& folder, WriteOptions options = {}, Site site = Site::Here()) const {
-    Write<TextSink>("WriteText", folder, options, site);
+  // exists is refused unless `overwrite`. Gives what was written, also where another job has overwritten it since.
+  Written WriteText(const std::string& folder, WriteOptions options = {}, Site site = Site::Here()) const {
+    return Write<TextSink>("WriteText", folder, options, site);
   }
 
   // Writes the bytes of each record with nothing between them: text as it is, other types as they lie in memory (so they are trivially
   // copyable and hold no padding). The reverse of ReadRecords where all records have one size. Otherwise as WriteText.
-  void WriteRecords(const std::string& folder, WriteOptions options = {}, Site site = Site::Here()) const {
-    Write<BytesSink<Owned<T>>>("WriteRecords", folder, options, site);
+  Written WriteRecords(const std::string& folder, WriteOptions options = {}, Site site = Site::Here()) const {
+    return Write<BytesSink<Owned<T>>>("WriteRecords", folder, options, site);
   }
 
   // What a loop over a dataset asks for: the records are not here.
@@ -530,9 +530,9 @@ class Dataset : public DatasetBase {
     return DatasetBase::StartResult(op, site, fingerprint, ResultProgram(stream_, pipe_, std::move(make)));
   }
   template <class Sink>
-  void Write(const char* op, const std::string& folder, const WriteOptions& options, Site site) const {
-    WriteParts(op, folder, options.overwrite, site,
-               [&](const storage::OutputSpec& spec) { return PartProgram<Sink>(stream_, pipe_, spec); });
+  Written Write(const char* op, const std::string& folder, const WriteOptions& options, Site site) const {
+    return WriteParts(op, folder, options.overwrite, site,
+                      [&](const storage::OutputSpec& spec) { return PartProgram<Sink>(stream_, pipe_, spec); });
   }
   CollectHandle<Owned<T>> StartCollect(const char* op, Site site) const {
     CheckStored<Owned<T>>();
@@ -578,4 +578,5 @@ using dag::Dataset;
 using dag::PartitionOptions;
 using dag::SortByOptions;
 using dag::WriteOptions;
+using dag::Written;
 }  // namespace ropewalk

@@ -37,9 +37,9 @@ auto MapReduce(const dag::Dataset<T, Pipe>& in, Mapper mapper, Combiner combiner
 
 // The same, written to a folder as WriteText does.
 template <class T, class Pipe, class Mapper, class Combiner, class Reducer>
-void MapReduce(const dag::Dataset<T, Pipe>& in, Mapper mapper, Combiner combiner, Reducer reducer, const std::string& out,
-               WriteOptions write = {}, dag::Site site = dag::Site::Here()) {
-  MapReduce(in, std::move(mapper), std::move(combiner), std::move(reducer), PartitionOptions(), site).WriteText(out, write, site);
+dag::Written MapReduce(const dag::Dataset<T, Pipe>& in, Mapper mapper, Combiner combiner, Reducer reducer, const std::string& out,
+                       WriteOptions write = {}, dag::Site site = dag::Site::Here()) {
+  return MapReduce(in, std::move(mapper), std::move(combiner), std::move(reducer), PartitionOptions(), site).WriteText(out, write, site);
 }
 
 }  // namespace ropewalk

@@ -29,18 +29,37 @@ std::string Hex16(std::uint64_t value) {
   return text;
 }
 
+OutputTotals Sum(const std::vector<PartFacts>& parts) {
+  OutputTotals totals;
+  for (const PartFacts& part : parts) {
+    totals.records += part.records;
+    totals.bytes += part.bytes;
+  }
+  return totals;
+}
+
+Result<std::vector<PartFacts>> DecodeParts(std::span<const std::string> winners) {
+  std::vector<PartFacts> parts;
+  for (const std::string& winner : winners) {
+    auto facts = DecodePart(winner);
+    if (!facts.ok()) return facts.status();
+    parts.push_back(*facts);
+  }
+  return parts;
+}
+
 std::string Manifest(const OutputSpec& spec, const std::vector<PartFacts>& parts) {
-  std::uint64_t records = 0, bytes = 0;
+  const OutputTotals totals = Sum(parts);
   std::string list;
   for (const PartFacts& part : parts) {
-    records += part.records;
-    bytes += part.bytes;
     list += std::string(list.empty() ? "" : ",") + "\n    {\"name\": " + JsonString(PartName(spec, part.part)) +
             ", \"records\": " + std::to_string(part.records) + ", \"bytes\": " + std::to_string(part.bytes) + ", \"xxh3\": \"" +
             Hex16(part.checksum) + "\"}";
   }
-  return "{\n  \"format\": 1,\n  \"key\": " + JsonString(spec.key) + ",\n  \"records\": " + std::to_string(records) +
-         ",\n  \"bytes\": " + std::to_string(bytes) + ",\n  \"parts\": [" + list + (list.empty() ? "]\n}\n" : "\n  ]\n}\n");
+  return "{\n  \"format\": 1,\n  \"key\": " + JsonString(spec.key) +
+         (spec.writer.empty() ? "" : ",\n  \"writer\": " + JsonString(spec.writer)) +
+         ",\n  \"records\": " + std::to_string(totals.records) + ",\n  \"bytes\": " + std::to_string(totals.bytes) + ",\n  \"parts\": [" +
+         list + (list.empty() ? "]\n}\n" : "\n  ]\n}\n");
 }
 
 class Committer {
@@ -171,13 +190,13 @@ class Committer {
 }  // namespace
 
 Status CommitOutput(const OutputSpec& spec, std::span<const std::string> winners) {
-  std::vector<PartFacts> parts;
-  for (const std::string& winner : winners) {
-    auto facts = DecodePart(winner);
-    if (!facts.ok()) return facts.status();
-    parts.push_back(*facts);
-  }
+  ASSIGN_OR_RETURN(std::vector<PartFacts> parts, DecodeParts(winners));
   return Committer(spec, std::move(parts)).Run();
+}
+
+Result<OutputTotals> TotalsOf(std::span<const std::string> winners) {
+  ASSIGN_OR_RETURN(std::vector<PartFacts> parts, DecodeParts(winners));
+  return Sum(parts);
 }
 
 namespace {

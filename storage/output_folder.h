@@ -29,6 +29,7 @@ struct OutputSpec {
   bool overwrite = false;
   std::string suffix;           // part-00000<suffix>
   FileSystem* files = nullptr;  // null: this machine's; tests inject faults here. Outlives every use of the spec
+  std::string writer = "";      // who writes it, for people: "job j-012". The manifest says it
 };
 
 // Refuses at once, before any work: exists and not `overwrite` (kUserError OUT01), parent missing or not writable (OUT02), the folder is,
@@ -62,6 +63,12 @@ class PartWriter {
 // step the same call goes on. kUserError OUT01 when somebody else's folder appeared meanwhile; kUserError OUT05 when the disk is full or
 // a write fails; kDataLoss OUT07 when a winner's file is gone or has another size.
 Status CommitOutput(const OutputSpec& spec, std::span<const std::string> winners);
+
+// What CommitOutput publishes of these winners in all. kDataLoss OUT07 as there.
+struct OutputTotals {
+  std::uint64_t records = 0, bytes = 0;
+};
+Result<OutputTotals> TotalsOf(std::span<const std::string> winners);
 
 // Removes the hidden sibling of a job that failed or was cancelled. Best effort.
 void DiscardOutput(const OutputSpec& spec);

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "dag/plan/context.h"
 #include "dag/plan/node.h"
 #include "dag/plan/planner.h"
+#include "dag/written.h"
 #include "storage/output_folder.h"
 
 namespace ropewalk::dag {
@@ -39,8 +41,11 @@ Status CollectTooLarge(const Settings& settings, const std::string& op);
 // A damaged result value: our bug or a damaged journal.
 Status DamagedResult(const std::string& op);
 
-// Adds the two stages of an output folder to `action`: one part for each task of `write`, then the commit.
+// Adds the two stages of an output folder to `action`: one part for each task of `write`, then the commit, whose value says what was
+// written.
 void AddOutputStages(PlanNode& action, StageSpec write, const storage::OutputSpec& spec);
+// That value.
+Result<Written> DecodeWritten(std::string_view bytes);
 
 // The spec of an output folder that is written by `action`, checked (by the driver) before any work. Ends the program when refused.
 storage::OutputSpec CheckedOutput(PlanNode& action, const std::string& folder, bool overwrite);

@@ -69,15 +69,18 @@ RunningAction DatasetBase::StartResult(const char* op, Site site, std::uint64_t 
   return RunningAction(action);
 }
 
-void DatasetBase::WriteParts(const char* op, const std::string& folder, bool overwrite, Site site,
-                             const std::function<StageProgram(const storage::OutputSpec&)>& program) const {
+Written DatasetBase::WriteParts(const char* op, const std::string& folder, bool overwrite, Site site,
+                                const std::function<StageProgram(const storage::OutputSpec&)>& program) const {
   PlanNodePtr action = NewActionNode(context(), op, site, HashCombine(Checksum64(folder), overwrite));
   storage::OutputSpec spec = CheckedOutput(*action, folder, overwrite);
   StageSpec write = SpecOf(0);
   write.program = program(spec);
   AddOutputStages(*action, std::move(write), spec);
   RunningAction running(action, [spec] { storage::DiscardOutput(spec); });
-  running.Wait();
+  const std::vector<std::string> values = running.Wait();
+  const Result<Written> written = values.size() == 1 ? DecodeWritten(values[0]) : Result<Written>(DamagedResult(op));
+  if (!written.ok()) context()->Fail(written.status());
+  return *written;
 }
 
 }  // namespace ropewalk::dag

@@ -12,6 +12,7 @@
 #include "dag/plan/context.h"
 #include "dag/plan/node.h"
 #include "dag/plan/planner.h"
+#include "dag/written.h"
 #include "storage/output_folder.h"
 
 namespace ropewalk::dag {
@@ -51,8 +52,8 @@ class DatasetBase {
   // Starts an action of one result stage.
   RunningAction StartResult(const char* op, Site site, std::uint64_t fingerprint, StageProgram program) const;
   // Runs an action that writes an output folder; `program` makes the tasks that write its parts.
-  void WriteParts(const char* op, const std::string& folder, bool overwrite, Site site,
-                  const std::function<StageProgram(const storage::OutputSpec&)>& program) const;
+  Written WriteParts(const char* op, const std::string& folder, bool overwrite, Site site,
+                     const std::function<StageProgram(const storage::OutputSpec&)>& program) const;
 
  private:
   StageSpec SpecOf(std::uint32_t side) const;

@@ -62,17 +62,16 @@ Status CheckPattern(const Arguments& a) {
                 "see RE2's syntax; without -E it is taken as it stands");
 }
 
-void Grep(Job& job, const Arguments& a) {
+Written Grep(Job& job, const Arguments& a) {
   auto lines = job.ReadLines(a.inputs);
   WriteOptions options{.overwrite = a.overwrite};
   if (!IsPlain(a)) {
     auto pattern = std::make_shared<const Pattern>(a);
-    lines.Filter([pattern](std::string_view line) { return pattern->Matches(line); }).WriteText(a.output, options);
-  } else {
-    std::string text = a.pattern;
-    lines.Filter([text](std::string_view line) { return memmem(line.data(), line.size(), text.data(), text.size()) != nullptr; })
-        .WriteText(a.output, options);
+    return lines.Filter([pattern](std::string_view line) { return pattern->Matches(line); }).WriteText(a.output, options);
   }
+  std::string text = a.pattern;
+  return lines.Filter([text](std::string_view line) { return memmem(line.data(), line.size(), text.data(), text.size()) != nullptr; })
+      .WriteText(a.output, options);
 }
 
 }  // namespace ropewalk::jobs

@@ -1,4 +1,4 @@
-// The built-in jobs. Each is what a user would write.
+// The built-in jobs. Each is what a user would write, and gives what it has written.
 //
 // Thread rule: main's thread.
 #pragma once
@@ -9,14 +9,14 @@
 namespace ropewalk::jobs {
 
 // word<TAB>count for each word of the input; with `top`, the commonest are printed too.
-void WordCount(Job& job, const Arguments& a);
+Written WordCount(Job& job, const Arguments& a);
 
 // The lines in byte order (LC_ALL=C) over part-00000, part-00001...; with `record_bytes` records of that many bytes, any bytes, in the
 // order of their keys, those with equal keys in the order of the input: the binary form of TeraSort.
-void Sort(Job& job, const Arguments& a);
+Written Sort(Job& job, const Arguments& a);
 
 // The lines that hold the pattern, in their order within each part.
-void Grep(Job& job, const Arguments& a);
+Written Grep(Job& job, const Arguments& a);
 // kInvalid JOBS02 says what is wrong with the pattern.
 Status CheckPattern(const Arguments& a);
 

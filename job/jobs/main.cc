@@ -39,14 +39,11 @@ int main(int argc, char** argv) {
   Job job = Init(argc, argv);
   jobs::Summary summary(&job, *arguments);
   if (arguments->job == "wordcount") {
-    jobs::WordCount(job, *arguments);
-    summary.Print("different words");
+    summary.Print(jobs::WordCount(job, *arguments), "different words");
   } else if (arguments->job == "sort") {
-    jobs::Sort(job, *arguments);
-    summary.Print(arguments->record_bytes != 0 ? "records" : "lines");
+    summary.Print(jobs::Sort(job, *arguments), arguments->record_bytes != 0 ? "records" : "lines");
   } else {
-    jobs::Grep(job, *arguments);
-    summary.Print("lines");
+    summary.Print(jobs::Grep(job, *arguments), "lines");
   }
   return 0;
 }

@@ -1,4 +1,5 @@
-// The line that a built-in job ends with, on stderr: how much it read, how fast, and where the output lies.
+// The line that a built-in job ends with, on stderr: how much it read and wrote, how fast, and where the output lies. Another line says so
+// where that is no longer what this job has written.
 //
 // Thread rule: main's thread.
 #pragma once
@@ -15,7 +16,7 @@ class Summary {
  public:
   Summary(Job* job, const Arguments& arguments);
   // After the last action. `records`: what the output's records are called ("different words", "lines", "records").
-  void Print(const std::string& records);
+  void Print(const Written& written, const std::string& records);
 
  private:
   Job* job_;

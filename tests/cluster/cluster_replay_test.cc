@@ -149,6 +149,20 @@ int CacheMain(Job& job) {
   return 0;
 }
 
+// Writes one folder twice and then waits for a file: what each action wrote is the same in every replica, and no matter of the folder.
+int WrittenMain(Job& job) {
+  auto numbers = job.FromVector(Numbers(40), {.partitions = 4});
+  const Written first = numbers.WriteText("written_out", {.overwrite = true});
+  const Written second = numbers.Filter([](int n) { return n < 10; }).WriteText("written_out", {.overwrite = true});
+  job.Once("wait", [] {
+    while (access("written_go", F_OK) != 0) Dawdle(20);
+  });
+  for (const Written& w : {first, second})
+    std::printf("%llu records, %llu bytes, %u parts\n", static_cast<unsigned long long>(w.records),
+                static_cast<unsigned long long>(w.bytes), w.parts);
+  return 0;
+}
+
 // Shuffles 24 MB of distinct text.
 int ShuffleMain(Job& job) {
   std::uint64_t n = job.FromVector(Numbers(24), {.partitions = 6})
@@ -175,6 +189,7 @@ int RunJob(int argc, char** argv) {
   if (name == "crash") return CrashMain(job);
   if (name == "throw") return ThrowMain(job);
   if (name == "cache") return CacheMain(job);
+  if (name == "written") return WrittenMain(job);
   if (name == "shuffle") return ShuffleMain(job);
   if (name == "main_throws") throw std::logic_error("main gives up");
   if (name == "main_exits") std::exit(3);
@@ -301,6 +316,20 @@ TEST_F(ClusterReplay, ACacheLostActionsLaterIsMadeAgain) {
   EXPECT_GE(cluster_->CountEvents(job, "segments_lost"), 1u);
   EXPECT_GE(cluster_->CountEvents(job, "rerun"), 1u);
   ASSERT_TRUE(cluster_->WaitForWorkers(2));
+}
+
+// A replacement of main's process learns it from the journal: the folder holds something else by then.
+TEST_F(ClusterReplay, WhatAnActionWroteIsKnownAfterAKill) {
+  auto [client, job] = cluster_->SubmitAccepted({fs::read_symlink("/proc/self/exe"), "job", "written"});
+  ASSERT_TRUE(cluster_->WaitForEvents(job, "action_published", 2));
+  cluster_->KillWorker(1);
+  cluster_->StartWorker(1);
+  ASSERT_TRUE(cluster_->WaitForWorkers(2));
+  const std::string manifest = ReadFile(cluster_->dir() / "written_out" / "_SUCCESS");
+  EXPECT_NE(manifest.find("\"writer\": \"job " + JobName(job) + "\""), std::string::npos) << manifest;
+  std::ofstream(cluster_->dir() / "written_go") << "";
+  ASSERT_EQ(client->Wait(), 0) << client->err();
+  EXPECT_EQ(client->out(), "40 records, 110 bytes, 4 parts\n10 records, 20 bytes, 4 parts\n");
 }
 
 // Bytes that crossed the master's sockets, both ways, as the kernel counts them.

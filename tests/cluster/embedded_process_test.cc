@@ -294,22 +294,40 @@ TEST_F(EmbeddedProcess, AQuietJobHasNoSummary) {
   EXPECT_EQ(json->err().substr(0, 8), "{\"job\":\"") << json->err();
 }
 
-// Two jobs that overwrite one folder: each may count only what it committed itself. The first one stands in its print after its commit.
-TEST_F(EmbeddedProcess, ASummaryCountsNoOtherJobsOutput) {
+// Two jobs that overwrite one folder: each counts what it committed itself, whatever lies there when it says so. The first one stands in
+// its print after its commit.
+TEST_F(EmbeddedProcess, ASummaryCountsItsOwnOutputAlsoWhenThatIsReplacedOrRemoved) {
   std::ofstream words(dir_ / "words");
   for (int i = 0; i < 10'000; ++i) words << "word" << i << "\n";
   words.close();
   const std::string job = Binary("ropewalk-jobs") + " wordcount words -o out --overwrite --top 10000";
-  Process first(Process::Options{
-      {"/bin/sh", "-c", job + " | (until [ -e go ]; do sleep 0.05; done; cat > /dev/null)"}, {}, dir_, dir_ / "log-first"});
-  ASSERT_TRUE(Eventually([&] { return fs::exists(dir_ / "out/_SUCCESS"); })) << first.err();
-  auto second = Run({"wordcount", "small", "-o", "out", "--overwrite"});
-  ASSERT_EQ(second->Wait(), 0) << second->err();
-  EXPECT_NE(second->err().find("different words ("), std::string::npos) << second->err();
-  std::ofstream(dir_ / "go") << "";
-  ASSERT_EQ(first.Wait(), 0) << first.err();
-  EXPECT_NE(first.err().find("where another job's output lies since"), std::string::npos) << first.err();
-  EXPECT_EQ(first.err().find("different words"), std::string::npos) << first.err();
+  for (const std::string form : {"replaced", "replaced, as JSON", "removed", "removed, as JSON"}) {
+    SCOPED_TRACE(form);
+    const bool json = form.ends_with("JSON");
+    Process first(Process::Options{{"/bin/sh", "-c", job + " | (until [ -e go ]; do sleep 0.05; done; cat > /dev/null)"},
+                                   {json ? "ROPEWALK_OUTPUT=json" : "ROPEWALK_OUTPUT=table"},
+                                   dir_,
+                                   dir_ / "log-first"});
+    ASSERT_TRUE(Eventually([&] { return fs::exists(dir_ / "out/_SUCCESS"); })) << first.err();
+    std::string since = "since then something has removed that output";
+    if (json) since = "\"gone\":true";
+    if (form.starts_with("replaced")) {
+      auto second = Run({"wordcount", "small", "-o", "out", "--overwrite"});
+      ASSERT_EQ(second->Wait(), 0) << second->err();
+      EXPECT_NE(second->err().find("different words ("), std::string::npos) << second->err();
+      EXPECT_EQ(second->err().find("since then"), std::string::npos) << second->err();
+      const std::string writer = "process " + std::to_string(second->pid());
+      since = json ? "\"replaced_by\":\"" + writer + "\"" : "since then the output of " + writer + " has replaced that one";
+    } else {
+      fs::remove_all(dir_ / "out");
+    }
+    std::ofstream(dir_ / "go") << "";
+    ASSERT_EQ(first.Wait(), 0) << first.err();
+    EXPECT_NE(first.err().find(json ? "\"records\":10000," : ", 10000 different words ("), std::string::npos) << first.err();
+    EXPECT_NE(first.err().find(since), std::string::npos) << first.err();
+    fs::remove(dir_ / "go");
+    fs::remove_all(dir_ / "out");
+  }
 }
 
 TEST_F(EmbeddedProcess, AMisspeltVariableIsRefused) {

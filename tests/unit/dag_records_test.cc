@@ -77,7 +77,9 @@ TEST_F(Records, ComeBackAsTheyWere) {
   Session job = backend_.NewSession();
   job.ReadRecords<std::array<char, 100>>("in").WriteRecords("arrays");
   EXPECT_TRUE(Output("arrays") == bytes);
-  job.ReadRecords("in", {.bytes = 100}).WriteRecords("views");
+  const Written written = job.ReadRecords("in", {.bytes = 100}).WriteRecords("views");
+  EXPECT_EQ(written.records, 3000u);
+  EXPECT_EQ(written.bytes, bytes.size());
   EXPECT_TRUE(Output("views") == bytes);
   job.ReadRecords("in", {.bytes = 100}).Cache().Map([](std::string_view r) { return std::string(r); }).WriteRecords("strings");
   EXPECT_TRUE(Output("strings") == bytes);

@@ -50,7 +50,11 @@ TEST_F(WordCount, FilesToTextForAnyPartitionsOrderAndSplits) {
     Put("f" + std::to_string(file), text);
   }
   std::vector<std::string> expected;
-  for (const auto& [word, n] : model) expected.push_back(word + "\t" + std::to_string(n));
+  std::uint64_t bytes = 0;
+  for (const auto& [word, n] : model) {
+    expected.push_back(word + "\t" + std::to_string(n));
+    bytes += expected.back().size() + 1;
+  }
   std::sort(expected.begin(), expected.end());
   for (std::uint32_t partitions : {1, 2, 5, 8}) {
     for (std::uint64_t split_bytes : {1u << 12, 128u << 20}) {
@@ -59,7 +63,9 @@ TEST_F(WordCount, FilesToTextForAnyPartitionsOrderAndSplits) {
       backend.options.work_dir = dir_;
       backend.shuffle_seed = partitions;
       Session job = backend.NewSession();
-      job.ReadLines("in").FlatMap(Words).CountByKey().WriteText("out", {.overwrite = true});
+      const Written written = job.ReadLines("in").FlatMap(Words).CountByKey().WriteText("out", {.overwrite = true});
+      EXPECT_EQ(written, (Written{expected.size(), bytes, partitions}))
+          << written.records << ", " << written.bytes << ", " << written.parts;
       EXPECT_EQ(Output("out"), expected) << partitions << " partitions, splits of " << split_bytes;
       EXPECT_EQ(backend.plans.back().stages[0].name.substr(0, 32), "ReadLines > FlatMap > CountByKey");
     }

@@ -99,6 +99,25 @@ TEST_F(Output, AppearsWholeWithAManifestAndNothingBesideIt) {
   EXPECT_EQ(Final(), kNew);
 }
 
+// What was published is known without a look at the folder, which may be another job's by then.
+TEST_F(Output, TheWinnersSayWhatIsPublishedInAll) {
+  auto totals = TotalsOf(Winners());
+  ASSERT_TRUE(totals.ok()) << totals.status().ToString();
+  EXPECT_EQ(totals->records, 3u);
+  EXPECT_EQ(totals->bytes, 13u);
+  totals = TotalsOf({});
+  ASSERT_TRUE(totals.ok());
+  EXPECT_EQ(totals->records + totals->bytes, 0u);
+  EXPECT_EQ(TotalsOf(std::vector<std::string>{"rubbish"}).status().tag(), "OUT07");
+}
+
+TEST_F(Output, TheManifestNamesItsWriter) {
+  spec_.writer = "job j-012";
+  ASSERT_TRUE(CommitOutput(spec_, Winners()).ok());
+  const std::string text = ReadAll(spec_.folder + "/_SUCCESS");
+  EXPECT_NE(text.find("\"writer\": \"job j-012\""), std::string::npos) << text;
+}
+
 // A folder that is mounted twice has two names; what must not be read and written at once is the folder.
 TEST_F(Output, AFolderOfTwoNamesIsOneFolder) {
   fs::create_directories(root_ + "/in/below");
