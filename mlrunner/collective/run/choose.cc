@@ -3,8 +3,11 @@
 namespace ropewalk::collective {
 namespace {
 
-// Below, the rounds count; above, the bytes do.
-constexpr std::int64_t kSmallBytes = 32 << 10;
+// Below, the rounds count; above, the bytes do. Measured with two and four ranks on two cores: recursive doubling and direct change places
+// between 4 and 16 KiB where a vector is read in place, between 64 and 128 KiB over sockets (docs/performance.md#collectives).
+constexpr std::int64_t kSmallSharedBytes = 8 << 10, kSmallTcpBytes = 64 << 10;
+// Not measured.
+constexpr std::int64_t kSmallBroadcastBytes = 32 << 10;
 // What stays in the second cache between the one who wrote it and the one who reads it.
 constexpr std::int64_t kSharedSegmentBytes = 256 << 10;
 constexpr std::int64_t kTcpSegmentBytes = 512 << 10;
@@ -13,7 +16,7 @@ constexpr std::int64_t kTcpSegmentBytes = 512 << 10;
 
 Choice Choose(const Request& request, std::int64_t count, bool shares_memory, std::int64_t segment_bytes) {
   const std::int64_t bytes = count * static_cast<std::int64_t>(SizeOf(request.dtype));
-  const bool is_small = bytes <= kSmallBytes;
+  const bool is_small = bytes <= (shares_memory ? kSmallSharedBytes : kSmallTcpBytes);
   Choice choice{.segment_bytes = segment_bytes > 0 ? segment_bytes : shares_memory ? kSharedSegmentBytes : kTcpSegmentBytes};
   switch (request.collective) {
     case Collective::kAllreduce:
@@ -26,7 +29,7 @@ Choice Choose(const Request& request, std::int64_t count, bool shares_memory, st
       if (!shares_memory && !is_small) choice.channels = 2;
       break;
     case Collective::kBroadcast:
-      choice.algorithm = is_small ? "broadcast_tree" : "broadcast_chain";
+      choice.algorithm = bytes <= kSmallBroadcastBytes ? "broadcast_tree" : "broadcast_chain";
       break;
     case Collective::kBarrier:
       choice.algorithm = "barrier";

@@ -26,8 +26,6 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 constexpr std::uint32_t kMagic = 0x4c4f4352;  // "RCOL"
 constexpr std::uint16_t kVersion = 2;
 constexpr int kPollMsMax = 100;
-// A look at the sockets takes as long as so many pauses of a spinning thread, about.
-constexpr std::uint32_t kPausesOfALook = 32;
 // How long a broken connection waits for the one who knows why.
 constexpr std::int64_t kVerdictMsMax = 2'000;
 
@@ -170,6 +168,7 @@ void TcpTransport::WriteOut(std::int32_t peer, std::int32_t channel) {
       if (errno != EAGAIN && errno != EWOULDBLOCK) Closed(peer, channel, std::strerror(errno));
       return;
     }
+    has_moved_ = true;
     line.out_done += static_cast<std::size_t>(wrote);
     if (line.out_done < kHeaderBytes + out.bytes) continue;
     line.out_done = 0;
@@ -231,6 +230,7 @@ const void* TcpTransport::Peek(std::int32_t peer, std::int32_t channel, std::siz
         Closed(peer, channel, got == 0 ? "it closed the connection" : std::strerror(errno));
         return nullptr;
       }
+      has_moved_ = true;
       in.got += static_cast<std::size_t>(got);
       if (in.known || in.got < kHeaderBytes) continue;
       if (!IsHeaderGood(peer, channel, in, line.taken + index, bytes)) return nullptr;
@@ -281,10 +281,11 @@ void TcpTransport::Wait(bool spin) {
     if (line.wants_in) events |= POLLIN;
     if (events != 0) polls_.push_back({line.socket, events, 0});
   }
-  // The steps look again a few times before the thread sleeps.
-  const std::uint32_t spins = patience_.spins / kPausesOfALook;
-  if (spin && ++looks_ < spins + patience_.yields) {
-    if (looks_ > spins) sched_yield();
+  // The steps look again a few times before the thread sleeps, counted from when something last went on. Each look is system calls already,
+  // so others may as well run between two of them.
+  if (std::exchange(has_moved_, false)) looks_ = 0;
+  if (spin && looks_++ < patience_.yields) {
+    sched_yield();
     return;
   }
   looks_ = 0;

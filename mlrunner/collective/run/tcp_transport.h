@@ -103,6 +103,7 @@ class TcpTransport : public Transport {
   int bell_;  // an eventfd
   const Patience patience_;
   std::int32_t listening_ = -1;
+  bool has_moved_ = false;  // since the last Wait()
   std::uint32_t looks_ = 0;
   std::int32_t closed_peer_ = -1;  // the first whose connection broke; why is not known yet
   std::int64_t closed_at_ms_ = 0;
