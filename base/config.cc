@@ -77,7 +77,7 @@ const char* Accepts(ConfigType type) {
     case ConfigType::kText:
       return "a text";
     case ConfigType::kNumber:
-      return "a whole number";
+      return "a whole number, 0 or more";
     case ConfigType::kBytes:
       return "a number of bytes like 512M or 2G";
     case ConfigType::kSwitch:

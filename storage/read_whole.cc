@@ -12,8 +12,8 @@ Result<std::string> ReadWhole(const std::string& path, std::size_t bytes_max) {
   const std::string patterns[] = {path};
   ASSIGN_OR_RETURN(InputListing listing, ListInputs(patterns, "."));
   if (listing.files.size() != 1)
-    return Status(Code::kUserError, "IO05", QuotedPath(path) + " is not one file", "it stands for " + std::to_string(listing.files.size()),
-                  "name the file");
+    return Status(Code::kUserError, "IO05", QuotedPath(path) + " is not one file",
+                  "it is a folder or a pattern, and stands for " + std::to_string(listing.files.size()) + " files", "name one file");
   ASSIGN_OR_RETURN(std::unique_ptr<InputFileReader> reader, InputFileReader::Open(listing.files[0]));
   std::unique_ptr<ByteSource> source = NewSource(reader.get(), 0);
   std::string bytes;

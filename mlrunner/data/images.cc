@@ -63,9 +63,12 @@ Result<std::string> Find(const std::string& folder, const std::string& name) {
     struct stat info;
     if (std::string path = folder + "/" + name + ending; stat(path.c_str(), &info) == 0) return path;
   }
-  return Status(Code::kNotFound, "DATA02", "there is no " + name + "[.gz] in " + QuotedPath(folder), "it is a part of the data set",
+  struct stat info;
+  const bool is_folder = stat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  return Status(Code::kNotFound, "DATA02", "there is no " + name + "[.gz] in " + QuotedPath(folder),
+                is_folder ? "it is one of the four files of the data set" : "there is no such folder on this machine",
                 folder == kFashionMnistFolder ? "apt install dataset-fashion-mnist, or name the folder in data.path"
-                                              : "name the data set's folder in data.path");
+                                              : "name the folder of the data set's four files in data.path");
 }
 
 Result<std::unique_ptr<Samples>> LoadPair(const std::string& folder, const std::string& prefix) {

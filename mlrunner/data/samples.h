@@ -30,6 +30,8 @@ class Samples {
   virtual void Labels(std::span<const std::int64_t> ids, std::int32_t* rows) const = 0;
   // Of what they hold: two ranks that read different files find out by it.
   virtual std::uint64_t content_hash() const = 0;
+  // Of the symbols that its ids stand for: a model that has learnt others takes each id for another symbol. 0: there are no ids.
+  virtual std::uint64_t vocabulary_hash() const { return 0; }
 };
 
 struct DataSet {

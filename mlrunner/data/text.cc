@@ -17,8 +17,8 @@ constexpr std::size_t kBytesMax = std::size_t{4} << 30;
 // A part of a text whose characters are numbers of a vocabulary.
 class Stretches final : public Samples {
  public:
-  Stretches(std::string ids, std::int64_t length, std::int64_t vocabulary)
-      : ids_(std::move(ids)), length_(length), vocabulary_(vocabulary) {}
+  Stretches(std::string ids, std::int64_t length, const std::string& symbols)
+      : ids_(std::move(ids)), length_(length), vocabulary_(static_cast<std::int64_t>(symbols.size())), symbols_hash_(Checksum64(symbols)) {}
   // The last character has no next one.
   std::int64_t count() const override { return (static_cast<std::int64_t>(ids_.size()) - 1) / length_; }
   std::vector<std::int64_t> input_dims() const override { return {length_}; }
@@ -29,7 +29,8 @@ class Stretches final : public Samples {
     Copy(samples, 0, static_cast<std::int32_t*>(rows));
   }
   void Labels(std::span<const std::int64_t> samples, std::int32_t* rows) const override { Copy(samples, 1, rows); }
-  std::uint64_t content_hash() const override { return HashCombine(Checksum64(ids_), static_cast<std::uint64_t>(vocabulary_)); }
+  std::uint64_t content_hash() const override { return HashCombine(Checksum64(ids_), symbols_hash_); }
+  std::uint64_t vocabulary_hash() const override { return symbols_hash_; }
 
  private:
   void Copy(std::span<const std::int64_t> samples, std::int64_t shift, std::int32_t* row) const {
@@ -41,6 +42,7 @@ class Stretches final : public Samples {
 
   std::string ids_;  // one byte each: there are 256 bytes at most
   std::int64_t length_, vocabulary_;
+  std::uint64_t symbols_hash_;
 };
 
 }  // namespace
@@ -56,15 +58,17 @@ Result<DataSet> LoadText(const std::string& path, std::int64_t length, double he
   std::array<bool, 256> occurs{};
   for (char c : text) occurs[static_cast<std::uint8_t>(c)] = true;
   std::array<char, 256> id{};
-  std::int64_t vocabulary = 0;
+  std::string symbols;  // by id
   for (std::size_t byte = 0; byte < 256; ++byte) {
-    if (occurs[byte]) id[byte] = static_cast<char>(vocabulary++);
+    if (!occurs[byte]) continue;
+    id[byte] = static_cast<char>(symbols.size());
+    symbols += static_cast<char>(byte);
   }
   for (char& c : text) c = id[static_cast<std::uint8_t>(c)];
   DataSet data;
-  data.held_out = std::make_unique<Stretches>(text.substr(text.size() - kept_back), length, vocabulary);
+  data.held_out = std::make_unique<Stretches>(text.substr(text.size() - kept_back), length, symbols);
   text.resize(text.size() - kept_back);
-  data.training = std::make_unique<Stretches>(std::move(text), length, vocabulary);
+  data.training = std::make_unique<Stretches>(std::move(text), length, symbols);
   return data;
 }
 

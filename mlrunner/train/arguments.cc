@@ -38,7 +38,11 @@ Result<TrainArguments> ParseTrainArguments(const std::vector<std::string>& args,
   TrainArguments arguments;
   const std::vector<std::string> own = job::OptionFlags();
   std::string file;
-  std::vector<std::string> settings;
+  struct Setting {
+    std::string text;
+    const char* origin;
+  };
+  std::vector<Setting> settings;
   arguments.argv.push_back(args.empty() ? "ropewalk train" : args[0]);
   for (std::size_t i = 1; i < args.size(); ++i) {
     const std::string& arg = args[i];
@@ -52,7 +56,7 @@ Result<TrainArguments> ParseTrainArguments(const std::vector<std::string>& args,
     } else if (flag == "--set" || flag == "--ranks") {
       if (!attached && i + 1 >= args.size()) return Bad(flag + " needs a value", "it is the last argument");
       std::string value = attached ? arg.substr(equals + 1) : args[++i];
-      settings.push_back(flag == "--set" ? value : "train.ranks=" + value);
+      settings.push_back(flag == "--set" ? Setting{value, "flag --set"} : Setting{"train.ranks=" + value, "flag --ranks"});
     } else if (arg.starts_with('-')) {
       return BadFlag(flag);
     } else if (file.empty()) {
@@ -68,7 +72,7 @@ Result<TrainArguments> ParseTrainArguments(const std::vector<std::string>& args,
   } else if (settings.empty()) {
     return Bad("which job?", "no job file is named", "ropewalk train JOB.toml; examples/train has some");
   }
-  for (const std::string& setting : settings) RETURN_IF_ERROR(ApplySetting(&config, setting));
+  for (const Setting& setting : settings) RETURN_IF_ERROR(ApplySetting(&config, setting.text, setting.origin));
   for (const char* key : {"data.path", "checkpoint.folder"}) RETURN_IF_ERROR(MakeAbsolute(&config, key, folder));
   ASSIGN_OR_RETURN(arguments.job, ReadTrainJob(config));
   for (std::string& setting : AsSettings(config)) arguments.argv.push_back("--set=" + setting);

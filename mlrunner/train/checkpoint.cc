@@ -61,7 +61,8 @@ Status SaveCheckpoint(storage::FileSystem& files, const std::string& folder, con
                                                        {"step", std::to_string(checkpoint.step)},
                                                        {"epoch", std::to_string(checkpoint.position.epoch)},
                                                        {"offset", std::to_string(checkpoint.position.offset)},
-                                                       {"seed", std::to_string(checkpoint.seed)}};
+                                                       {"seed", std::to_string(checkpoint.seed)},
+                                                       {"vocabulary", std::to_string(checkpoint.vocabulary)}};
   if (Status status = WriteTensorFile(files, hidden, metadata, checkpoint.tensors); !status.ok()) {
     (void)files.RemoveFile(hidden);  // what matters is the first failure
     return status;
@@ -80,6 +81,17 @@ Status SaveCheckpoint(storage::FileSystem& files, const std::string& folder, con
   return {};
 }
 
+Status TryCheckpointFolder(storage::FileSystem& files, const std::string& folder) {
+  RETURN_IF_ERROR(MakeFolders(files, folder));
+  // By its name what a killed save leaves behind: if this is killed here, the next save removes it.
+  const std::string path = folder + "/" + std::string(kHidden) + "trial" + std::string(kSuffix);
+  std::unique_ptr<storage::WritableFile> file;
+  int error = files.Create(path, &file);
+  if (error == 0) error = file->Close();
+  if (error == 0) error = files.RemoveFile(path);
+  return error == 0 ? Status() : storage::IoError(error, "CKPT01", "no checkpoints can be written to " + storage::QuotedPath(folder));
+}
+
 Result<Checkpoint> LoadCheckpoint(storage::FileSystem& files, const std::string& path) {
   ASSIGN_OR_RETURN(TensorFile file, ReadTensorFile(files, path));
   if (file.metadata["format"] != kForm) return DamagedTensorFile(path, "another program wrote it");
@@ -88,6 +100,9 @@ Result<Checkpoint> LoadCheckpoint(storage::FileSystem& files, const std::string&
   ASSIGN_OR_RETURN(checkpoint.position.epoch, NumberIn<std::int64_t>(file.metadata, "epoch", path));
   ASSIGN_OR_RETURN(checkpoint.position.offset, NumberIn<std::int64_t>(file.metadata, "offset", path));
   ASSIGN_OR_RETURN(checkpoint.seed, NumberIn<std::uint64_t>(file.metadata, "seed", path));
+  if (file.metadata.contains("vocabulary")) {
+    ASSIGN_OR_RETURN(checkpoint.vocabulary, NumberIn<std::uint64_t>(file.metadata, "vocabulary", path));
+  }
   if (checkpoint.step < 0 || checkpoint.position.epoch < 0 || checkpoint.position.offset < 0)
     return DamagedTensorFile(path, "its header gives a place before the beginning");
   checkpoint.tensors = std::move(file.tensors);

@@ -24,11 +24,15 @@ struct Checkpoint {
   SamplePosition position;
   std::uint64_t seed = 0;
   std::map<std::string, Tensor> tensors;
+  std::uint64_t vocabulary = 0;  // Samples::vocabulary_hash(); 0 also where an older version wrote it
 };
 
 // Makes the folder if it is missing. Older checkpoints than the newest `keep` are removed, only after this one is safe; so is what a killed
 // save left behind. An error means that it was not written (CKPT01, with the reason), and the older ones are still there.
 Status SaveCheckpoint(storage::FileSystem& files, const std::string& folder, const Checkpoint& checkpoint, std::int64_t keep);
+
+// Makes the folder if it is missing, and tries whether a file can be made there: better before a training than after it (CKPT01).
+Status TryCheckpointFolder(storage::FileSystem& files, const std::string& folder);
 
 // kDataLoss CKPT02: damaged, or no checkpoint.
 Result<Checkpoint> LoadCheckpoint(storage::FileSystem& files, const std::string& path);

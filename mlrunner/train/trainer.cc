@@ -128,10 +128,15 @@ class Rank {
     if (job_.data.samples_max > 0) samples_ = std::min(samples_, job_.data.samples_max);
     // A batch is never larger than an epoch.
     batch_ = std::min(job_.batch, samples_);
+    if (job_.batch > samples_ && gang_.rank() == 0)
+      Warn(fmt::format("train.batch is {}, more than all training samples ({}), which each step takes then", job_.batch, samples_));
     rows_ = ShareOf(ShareOf(batch_, 0, gang_.ranks()).count, 0, job_.micro_batches).count;
     ASSIGN_OR_RETURN(graph_, StepGraph(job_, *data_.training, gang_.ranks()));
     RETURN_IF_ERROR(CanBeHeld());
     RETURN_IF_ERROR(Meet());
+    // Where nothing is left to do nothing will be written: such a folder may be of others, and only read.
+    const bool will_save = !job_.checkpoint.folder.empty() && gang_.rank() == 0 && !IsOver();
+    if (will_save) RETURN_IF_ERROR(TryCheckpointFolder(*files_, job_.checkpoint.folder));
     Status status = Connected();
     // The others must not wait for a rank that has given up.
     if (!status.ok() && ranks_ != nullptr) ranks_->Abort(status);
@@ -186,7 +191,7 @@ class Rank {
     const bool resumes = !job_.checkpoint.folder.empty() && job_.checkpoint.resume;
     if (resumes && gang_.rank() == 0) {
       ASSIGN_OR_RETURN(checkpoint, LoadNewestCheckpoint(*files_, job_.checkpoint.folder, &passed_over));
-      for (const Status& status : passed_over) gang_.Report("passed over: " + status.what() + " (" + status.why() + ")");
+      for (const Status& status : passed_over) Warn(fmt::format("passed over: {} ({})", status.what(), status.why()));
       mine.resume_from = checkpoint.step;
     }
     ASSIGN_OR_RETURN(std::vector<std::string> all, gang_.Exchange(Encode(mine)));
@@ -226,6 +231,9 @@ class Rank {
                     "train with the job that wrote it, name another checkpoint.folder, or set checkpoint.resume = false");
     };
     if (checkpoint.seed != job_.seed) return misfit(fmt::format("its train.seed was {} and is {} now", checkpoint.seed, job_.seed));
+    const std::uint64_t vocabulary = data_.training->vocabulary_hash();
+    if (checkpoint.vocabulary != 0 && vocabulary != 0 && checkpoint.vocabulary != vocabulary)
+      return misfit(fmt::format("it has learnt a text of other characters: what it takes for one is another in \"{}\"", job_.data.path));
     if (checkpoint.position.offset > samples_)
       return misfit(fmt::format("it had taken {} samples of an epoch, and there are {} now", checkpoint.position.offset, samples_));
     std::size_t kept = 0;
@@ -290,11 +298,14 @@ class Rank {
     const char* named = std::getenv("ROPEWALK_GPU_PLUGIN");
     gpu_ = GpuOrSay(named == nullptr ? "" : named, {.device = place_}, [this](const Status& why) {
       if (place_ != 0) return;  // once for each machine
-      const std::string line = fmt::format("{} computes on the CPU: {} ({})", gang_.machine(), why.what(), why.why());
-      gang_.Report(line);
-      // What is reported makes way for the next line, and is not shown where there is no terminal.
-      std::fputs(("warning: " + line + "\n").c_str(), stderr);
+      Warn(fmt::format("{} computes on the CPU: {} ({})", gang_.machine(), why.what(), why.why()));
     });
+  }
+
+  // What is reported makes way for the next line, and is not shown where there is no terminal.
+  void Warn(const std::string& line) {
+    gang_.Report(line);
+    std::fputs(("warning: " + line + "\n").c_str(), stderr);
   }
 
   Status CompileStep() {
@@ -407,7 +418,8 @@ class Rank {
         bad == 0 ? "all parameters are still numbers"
                  : fmt::format("after its update {} of {} parameters hold what is no number, the first is {}", bad, parameters, first);
     return Status(Code::kUserError, "TRAIN01", fmt::format("step {}: the {} is {}", step_, what, summary_.loss), states,
-                  "a smaller optimizer.learning_rate, or warmup_steps; the newest checkpoint is from before this step");
+                  std::string("take a smaller optimizer.learning_rate, or optimizer.warmup_steps") +
+                      (job_.checkpoint.folder.empty() ? "" : "; the newest checkpoint is from before this step"));
   }
 
   bool IsFinite(const std::string& name) const {
@@ -418,7 +430,7 @@ class Rank {
   // After `steps` steps. Rank 0 writes; the others have the same.
   Status Save(std::int64_t steps) {
     if (job_.checkpoint.folder.empty() || gang_.rank() != 0) return {};
-    Checkpoint checkpoint{steps, position_, job_.seed, {}};
+    Checkpoint checkpoint{steps, position_, job_.seed, {}, data_.training->vocabulary_hash()};
     for (const StateInfo& state : graph_.states) {
       if (!IsKept(state)) continue;
       Tensor tensor = states_.Get(state.name);
@@ -426,7 +438,8 @@ class Rank {
       // A loss that is a number can still have spoilt a parameter: then the checkpoint before this one is the good one.
       if (mlrunner::IsFloat(state.type.dtype) && !IsFinite(state.name))
         return Status(Code::kUserError, "TRAIN01", fmt::format("step {}: state {} holds what is no number", step_, state.name),
-                      "it is not checkpointed: an older checkpoint is the newest good one", "a smaller optimizer.learning_rate");
+                      "so it is not checkpointed; the checkpoints that are there are good",
+                      "take a smaller optimizer.learning_rate, or optimizer.warmup_steps");
       checkpoint.tensors[state.name] = std::move(tensor);
     }
     if (checkpoint.tensors.empty()) return {};

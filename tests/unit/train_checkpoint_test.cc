@@ -2,7 +2,9 @@
 // never stopped.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -20,7 +22,7 @@ using testing::JobOf;
 using testing::TrainOnThreads;
 
 Checkpoint Make(std::int64_t step) {
-  Checkpoint checkpoint{step, {2, step + 7}, 11, {}};
+  Checkpoint checkpoint{step, {2, step + 7}, 11, {}, ~std::uint64_t{0}};
   RefTensor w{{3, 4}, {}};
   for (int i = 0; i < 12; ++i) w.data.push_back(static_cast<double>(step) + i * .25);
   checkpoint.tensors["layer0/w"] = ToTensor(Dtype::kF32, w);
@@ -33,6 +35,7 @@ void ExpectEqual(const Checkpoint& a, const Checkpoint& b) {
   EXPECT_EQ(a.step, b.step);
   EXPECT_EQ(a.position, b.position);
   EXPECT_EQ(a.seed, b.seed);
+  EXPECT_EQ(a.vocabulary, b.vocabulary);
   ASSERT_EQ(a.tensors.size(), b.tensors.size());
   for (const auto& [name, tensor] : a.tensors) {
     ASSERT_TRUE(b.tensors.contains(name)) << name;
@@ -255,6 +258,74 @@ TEST_F(Resume, ACheckpointOfAnotherJobIsRefused) {
   }
   auto anew = TrainOnThreads(Job(9, {Checkpoints(), "model.width=16", "checkpoint.resume=false"}), 1);
   EXPECT_TRUE(anew[0].status.ok()) << anew[0].status.ToString();
+}
+
+// A text with as many characters, of which one is another: all shapes are the same, and ids would mean other characters.
+TEST_F(Resume, ACheckpointOfOtherCharactersIsRefused) {
+  TrainOnThreads(Job(5, {Checkpoints()}), 1);
+  const std::string path = folder_.path() + "/text";
+  std::string text = Slurp(path);
+  std::replace(text.begin(), text.end(), '!', '?');
+  std::ofstream(path, std::ios::trunc) << text;
+  auto result = TrainOnThreads(Job(9, {Checkpoints()}), 1);
+  EXPECT_EQ(result[0].status.tag(), "CKPT03") << result[0].status.ToString();
+  EXPECT_NE(result[0].status.why().find("a text of other characters"), std::string::npos) << result[0].status.ToString();
+  // One that was written before checkpoints said of which characters they are is believed.
+  LocalFileSystem files;
+  Checkpoint old = Newest(folder_.path() + "/checkpoints");
+  EXPECT_NE(old.vocabulary, 0u);
+  old.vocabulary = 0;
+  ASSERT_TRUE(SaveCheckpoint(files, folder_.path() + "/checkpoints", old, 1).ok());
+  auto again = TrainOnThreads(Job(9, {Checkpoints()}), 1);
+  EXPECT_TRUE(again[0].status.ok()) << again[0].status.ToString();
+}
+
+// Before the first step, not after the last.
+TEST_F(Resume, AFolderThatTakesNoCheckpointsEndsTheTrainingAtItsStart) {
+  std::ofstream(folder_.path() + "/file") << "no folder";
+  for (const char* folder : {"/file", "/file/below"}) {
+    auto result = TrainOnThreads(Job(5, {"checkpoint.resume=false", "checkpoint.folder=" + folder_.path() + folder}), 1);
+    EXPECT_EQ(result[0].status.tag(), "CKPT01") << result[0].status.ToString();
+    EXPECT_NE(result[0].status.what().find(folder_.path() + "/file"), std::string::npos) << result[0].status.ToString();
+    EXPECT_FALSE(result[0].status.fix().empty());
+    EXPECT_TRUE(result[0].losses.empty());
+  }
+  // One that is only read is enough for a training that is over: it counts what is held out.
+  TrainOnThreads(Job(5, {Checkpoints()}), 1);
+  FaultyFiles read_only;
+  read_only.fail_at = 2;  // after the list and the checkpoint
+  read_only.error = EROFS;
+  read_only.crash = true;
+  EXPECT_TRUE(TrainOnThreads(Job(5, {Checkpoints()}), 1, {.files = &read_only})[0].status.ok());
+  read_only.operations = 0;
+  EXPECT_EQ(TrainOnThreads(Job(6, {Checkpoints()}), 1, {.files = &read_only})[0].status.tag(), "CKPT01");
+  // What is tried is not left behind, and a folder that is missing is made.
+  LocalFileSystem files;
+  ASSERT_TRUE(TryCheckpointFolder(files, folder_.path() + "/a/b").ok());
+  std::vector<std::string> names;
+  ASSERT_EQ(files.List(folder_.path() + "/a/b", &names), 0);
+  EXPECT_TRUE(names.empty());
+  FaultyFiles full;
+  full.fail_at = 1;
+  full.error = EROFS;
+  Status status = TryCheckpointFolder(full, folder_.path() + "/a/b");
+  EXPECT_EQ(status.tag(), "CKPT01");
+  EXPECT_NE(status.fix().find("writable"), std::string::npos) << status.ToString();
+}
+
+// A checkpoint that is passed over, and a batch that is larger than the data, are said: the training goes on, but not as somebody thinks.
+TEST_F(Resume, WhatIsDoneOtherwiseThanAskedForIsSaid) {
+  TrainOnThreads(Job(5, {Checkpoints()}), 1);
+  std::filesystem::resize_file(CheckpointPath(folder_.path() + "/checkpoints", 5), 100);
+  ::testing::internal::CaptureStderr();
+  auto result = TrainOnThreads(Job(2, {Checkpoints(), "train.batch=1000"}), 2);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(result[0].status.ok()) << result[0].status.ToString();
+  for (const char* line : {"warning: passed over: ", "warning: train.batch is 1000, more than all training samples (315)"}) {
+    const std::size_t at = said.find(line);
+    EXPECT_NE(at, std::string::npos) << said;
+    EXPECT_EQ(said.find(line, at + 1), std::string::npos) << "once, not by each rank: " << said;
+  }
 }
 
 // A training that runs into what is no number stops there, names the step, and its newest checkpoint is from before.

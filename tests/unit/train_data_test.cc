@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <set>
@@ -94,6 +95,47 @@ TEST(Data, AMissingPartOfTheDataSetIsNamed) {
   ASSERT_FALSE(data.ok());
   EXPECT_EQ(data.status().tag(), "DATA02");
   EXPECT_NE(data.status().what().find("train-images-idx3-ubyte"), std::string::npos);
+  EXPECT_EQ(data.status().why(), "it is one of the four files of the data set");
+  EXPECT_NE(data.status().fix().find("data.path"), std::string::npos);
+  // Somebody who mistook the path is told that, and not that a file is missing.
+  EXPECT_EQ(LoadFashionMnist(folder.path() + "/none").status().why(), "there is no such folder on this machine");
+  Write(folder.path() + "/file", "");
+  EXPECT_EQ(LoadFashionMnist(folder.path() + "/file").status().why(), "there is no such folder on this machine");
+}
+
+// A download that was cut off, and one that is something else.
+TEST(Data, ADamagedGzipFileIsNamedWithItsPlace) {
+  testing::TempFolder folder;
+  std::string noise(5000, 0);
+  for (std::size_t i = 0; i < noise.size(); ++i) noise[i] = static_cast<char>(i * i >> 3);
+  WriteGzip(folder.path() + "/a.gz", Idx({5000}, noise));
+  std::filesystem::resize_file(folder.path() + "/a.gz", std::filesystem::file_size(folder.path() + "/a.gz") / 2);
+  Write(folder.path() + "/b.gz", "hello");
+  for (const char* name : {"/a.gz", "/b.gz"}) {
+    Status status = ReadIdx(folder.path() + name).status();
+    EXPECT_EQ(status.tag(), "IO03") << status.ToString();
+    EXPECT_EQ(status.code(), Code::kUserError) << status.ToString();
+    EXPECT_NE(status.what().find(folder.path() + name + "\" at byte "), std::string::npos) << status.ToString();
+    EXPECT_FALSE(status.why().empty() || status.fix().empty()) << status.ToString();
+  }
+}
+
+// As many characters, but others: the ids are the same, and stand for other symbols.
+TEST(Data, TextsOfOtherCharactersHaveAnotherVocabulary) {
+  testing::TempFolder folder;
+  std::vector<std::uint64_t> hashes, contents;
+  for (const char* text : {"abcabcabcabcab", "abdabdabdabdab", "aabbccaabbccab"}) {
+    Write(folder.path() + "/t", text);
+    auto data = LoadText(folder.path() + "/t", 3, .4);
+    ASSERT_TRUE(data.ok()) << data.status().ToString();
+    EXPECT_EQ(data->training->vocabulary_hash(), data->held_out->vocabulary_hash());
+    hashes.push_back(data->training->vocabulary_hash());
+    contents.push_back(data->training->content_hash());
+  }
+  EXPECT_NE(hashes[0], hashes[1]);
+  EXPECT_NE(contents[0], contents[1]);
+  EXPECT_EQ(hashes[0], hashes[2]);
+  EXPECT_NE(contents[0], contents[2]);
 }
 
 // The real set: 60,000 and 10,000, each class as often, pixels of mean 0 and deviation 1.

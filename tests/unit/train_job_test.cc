@@ -77,7 +77,10 @@ TEST_F(TrainJobFile, MistakesAreNamedWithTheirPlace) {
            Case{"[trian]\nbatch = 1\n", "SPEC01", "train.batch"},
            Case{"batch = 1\n", "SPEC01", "unknown key"},
            Case{"[train]\nbatch = 0\n", "SPEC02", "[1, "},
-           Case{"[train]\nbatch = -3\n", "SPEC02", "a whole number"},
+           Case{"[train]\nbatch = -3\n", "SPEC02", "a whole number, 0 or more"},
+           Case{"[train]\nbatch = \"many\"\n", "SPEC02", ":2:1: \"many\" is no value for train.batch"},
+           Case{"[train]\nranks = 0\n", "SPEC02", ":2:1: \"0\" is no value for train.ranks"},
+           Case{"[optimizer]\nlearning_rate = -0.1\n", "SPEC02", "it lies in [0, 1000000)"},
            Case{"[train]\nbatch = 1.5\n", "SPEC02", ":2:1"},
            Case{"[train]\nbatch = [1]\n", "SPEC02", ":2:1"},
            Case{"[train]\nranks = 257\n", "SPEC02", "[1, 256]"},
@@ -112,6 +115,8 @@ TEST_F(TrainJobFile, MistakesAreNamedWithTheirPlace) {
     EXPECT_EQ(parsed.status().tag(), c.tag) << parsed.status().ToString();
     EXPECT_EQ(parsed.status().code(), Code::kInvalid);
     EXPECT_NE(parsed.status().ToString().find(c.what), std::string::npos) << c.toml << parsed.status().ToString();
+    EXPECT_FALSE(parsed.status().why().empty()) << c.toml << parsed.status().ToString();
+    EXPECT_FALSE(parsed.status().fix().empty()) << c.toml << parsed.status().ToString();
   }
 }
 
@@ -122,6 +127,12 @@ TEST_F(TrainJobFile, CallsThatMakeNoSense) {
   Status near = ParseTrainArguments({"ropewalk train", "--rank", "2"}, "/").status();
   EXPECT_EQ(near.tag(), "TRAIN03");
   EXPECT_NE(near.fix().find("--ranks"), std::string::npos) << near.ToString();
+  Status far = ParseTrainArguments({"ropewalk train", "--zzzzzz"}, "/").status();
+  EXPECT_NE(far.why().find("--ranks, --set, --help"), std::string::npos) << far.ToString();
+  // The flag that was typed is named, not the setting that it stands for.
+  Status none = Parse("", {"--ranks", "0"}).status();
+  EXPECT_EQ(none.tag(), "SPEC02");
+  EXPECT_EQ(none.what(), "flag --ranks: \"0\" is no value for train.ranks");
   EXPECT_EQ(ParseTrainArguments({"ropewalk train", "--set"}, "/").status().tag(), "TRAIN03");
   EXPECT_EQ(Parse("", {"--set", "train.batch"}).status().tag(), "SPEC04");
   EXPECT_EQ(Parse("", {"--set", "train.bath=3"}).status().tag(), "SPEC01");
