@@ -9,6 +9,9 @@ namespace ropewalk::dag {
 // A task's code could not get the memory it asked for (std::bad_alloc): other machines have no more.
 inline constexpr char kOutOfMemoryTag[] = "MEM01";
 
+// An executor was killed, and its worker cannot tell whether for lack of memory or by somebody.
+inline constexpr char kPerhapsOutOfMemoryTag[] = "WORKER37";
+
 // With this code an executor ends that finds its socket to its worker closed by the job's code: nothing else can reach the worker then.
 // A job may end with the same by itself, so it is none that programs use: neither of sysexits.h (64..78) nor of shells (from 126 on).
 inline constexpr int kExitSocketClosed = 117;

@@ -141,8 +141,10 @@ void Scheduler::State::On(const ExecutorExited& event) {
   // The one that crashed comes first: it is the reason.
   std::stable_sort(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.second && !b.second; });
   for (const auto& [task, crashed] : ranks) {
-    // Memory is the program's business too: nobody else can mend it, and it is tried again as often as an error is.
-    const bool of_program = (by_itself && crashed) || code == Code::kResourceExhausted;
+    // Memory is the program's business too: nobody else can mend it, and it is tried again as often as an error is. Where it may as well
+    // have been somebody's kill, that would end a healthy program after two of them: then it counts as the machine's, which is bounded too.
+    const bool of_memory = code == Code::kResourceExhausted && event.reason.tag() != dag::kPerhapsOutOfMemoryTag;
+    const bool of_program = (by_itself && crashed) || of_memory;
     Status status = event.reason;
     if (event.reason.ok() || by_itself) {
       const std::string why = !event.reason.why().empty() ? event.reason.why() : by_itself ? "its code ended the process" : way;

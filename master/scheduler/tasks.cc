@@ -278,12 +278,17 @@ void Scheduler::State::MachineFailure(JobRun& job, StageRun& run, std::uint32_t 
 }
 
 // The task's executor was ended for its memory. That is neither the worker's fault nor a failure that the user's tries are for: it has a
-// count of its own, elsewhere if possible. With others beside it nobody knows which task took the memory, so it runs alone next time.
+// count of its own, elsewhere if possible. With others beside it nobody knows which task took the memory, so it runs alone next time. An
+// executor that was perhaps killed by somebody is treated so, too: to try a task that takes all of a machine's memory as often as one that
+// was killed would harm the others on it, and a task that is not short of memory meets no such coincidence four times.
 void Scheduler::State::MemoryFailure(JobRun& job, StageRun& run, std::uint32_t task, WorkerId worker, const Status& status, bool alone) {
   Trouble& trouble = run.trouble[task];
   trouble.alone |= alone;
   if (++trouble.memory_failures >= options.memory_attempts_max)
-    return Doom(job, status.WithContext(TaskText(run, task) + " ran out of memory " + Number(trouble.memory_failures) + " times"));
+    return Doom(job,
+                status.WithContext(TaskText(run, task) +
+                                   (status.tag() == dag::kPerhapsOutOfMemoryTag ? " was perhaps out of memory " : " ran out of memory ") +
+                                   Number(trouble.memory_failures) + " times"));
   trouble.not_before = now + (options.task_retry_delay_ms << std::min<std::uint32_t>(trouble.memory_failures - 1, 10));
   trouble.avoid = worker;
   Wake(trouble.not_before);

@@ -117,8 +117,9 @@ TEST(ClusterBombs, TheDaemonIsAsBeforeAndOthersGoOn) {
     std::vector<const char*> says;  // one of them
   };
   const bool grouped = cluster.worker(0).err().find("no cgroups") == std::string::npos;
-  for (const Harm& harm : {Harm{"memory", 3, {"WORKER35", "WORKER29", "MEM01"}}, Harm{"descriptors", 3, {"no more descriptors"}},
-                           Harm{"crash", 10, {"TASK04"}}, Harm{"exit", 1, {"TASK04"}}, Harm{"fork", 1, {}}}) {
+  for (const Harm& harm :
+       {Harm{"memory", 3, {"WORKER35", "WORKER29", "WORKER37", "MEM01"}}, Harm{"descriptors", 3, {"no more descriptors"}},
+        Harm{"crash", 10, {"TASK04"}}, Harm{"exit", 1, {"TASK04"}}, Harm{"fork", 1, {}}}) {
     if (harm.name == "fork" && !grouped) continue;  // nothing here could hold it
     for (int run = 0; run < harm.runs; ++run) {
       SCOPED_TRACE(harm.name + " " + std::to_string(run));

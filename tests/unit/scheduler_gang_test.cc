@@ -1,6 +1,7 @@
 // Gangs in the core: placed all or none, lost and formed anew together, told why.
 #include <gtest/gtest.h>
 
+#include "dag/failure_tags.h"
 #include "master/scheduler/records.h"
 #include "tests/unit/scheduler_fixture.h"
 
@@ -52,6 +53,26 @@ class Gang : public testing::Test {
     exited.signal = signal;
     p.Do(exited);
   }
+  // How often a gang of two is formed until the job is over when its second rank is killed each time; `over` is then the job's status.
+  int FormingsThatKillsEnd(const Status& reason) {
+    p.AddWorker(1, 1);
+    p.AddWorker(2, 1);
+    JobId job = Start(2, {.placement_ms = 0, .attempts_max = 1, .restarts_max = 3});
+    int formings = 0;
+    while (formings < 10 && p.scheduler->Job(job)->phase == JobPhase::kRunning) {
+      const std::vector<RunTask> ranks = Ranks();
+      EXPECT_EQ(ranks.size(), 2u);
+      if (ranks.size() != 2) break;
+      ++formings;
+      const std::size_t before = p.started.size();
+      Kill(ranks[1].executor, 9, reason);
+      ReportLoss();
+      p.Advance(5'000);
+      if (p.scheduler->Job(job)->phase == JobPhase::kRunning) JoinNew(before);
+    }
+    over = p.scheduler->Job(job)->status;
+    return formings;
+  }
   // What told ranks do: they report that a peer is gone.
   void ReportLoss() {
     for (const RunTask& rank : Ranks()) Fail(rank, Status(Code::kUnavailable, "GANG02", "a peer is gone"));
@@ -62,6 +83,7 @@ class Gang : public testing::Test {
 
   Puppet p;
   dag::ActionPlan plan;
+  Status over;
 };
 
 TEST_F(Gang, AllRanksStartInOneStepOnSlotsOfTheirOwn) {
@@ -378,6 +400,18 @@ TEST_F(Gang, ALackOfMemoryIsTriedTwiceAsACrashIs) {
     if (forming == 0) JoinNew(before);
   }
   EXPECT_EQ(p.scheduler->Job(job)->status.code(), Code::kResourceExhausted) << p.scheduler->Job(job)->status.ToString();
+}
+
+// What was perhaps a lack of memory and perhaps somebody's kill counts as a machine that was lost: a healthy gang outlives two of them.
+TEST_F(Gang, WhatWasPerhapsMemoryCountsAsALostMachine) {
+  EXPECT_EQ(FormingsThatKillsEnd(Status(Code::kResourceExhausted, dag::kPerhapsOutOfMemoryTag, "killed", "perhaps the machine")), 4);
+  EXPECT_EQ(over.tag(), "GANG04") << over.ToString();
+  EXPECT_NE(over.why().find("perhaps the machine"), std::string::npos) << over.ToString();
+}
+
+TEST_F(Gang, AKillThatWasForMemoryCountsAsACrash) {
+  EXPECT_EQ(FormingsThatKillsEnd(Status(Code::kResourceExhausted, "WORKER35", "killed", "the job used more than it has")), 2);
+  EXPECT_EQ(over.tag(), "WORKER35") << over.ToString();
 }
 
 // With several ranks in one executor the one whose thread crashed is named.

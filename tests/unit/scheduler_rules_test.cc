@@ -66,6 +66,29 @@ TEST(SchedulerRules, ATaskThatAsksForTooMuchMemoryIsTriedFourTimes) {
       << p.Last<FinishJob>()->status.ToString();
 }
 
+// A worker without control groups cannot tell a lack of memory from somebody's kill: the task is tried as one that lacks memory, and told
+// as what it is.
+TEST(SchedulerRules, ATaskWhoseExecutorPerhapsRanOutOfMemoryIsTriedFourTimesAndNotCalledGuilty) {
+  Puppet p({.executor_restart_delay_ms = 1});
+  p.AddWorker(1, 2);
+  p.Submit();
+  int kills = 0;
+  while (p.Last<FinishJob>() == nullptr && kills < 20) {
+    ExecutorId e = Ready(p);
+    p.Do(ExecutorAtAction{e, MakePlan(1, {MakeStage(1, 2, dag::StageOutput::kResult)})});
+    EXPECT_EQ(p.tasks.size(), kills == 0 ? 2u : 1u) << "after kill " << kills;
+    p.tasks.clear();
+    ++kills;
+    p.Do(ExecutorExited{e, Status(Code::kResourceExhausted, dag::kPerhapsOutOfMemoryTag, "an executor ended", "perhaps"), 0, 9, {}});
+    p.Advance(20'000);
+  }
+  EXPECT_GE(kills, 4);
+  ASSERT_NE(p.Last<FinishJob>(), nullptr);
+  const Status status = p.Last<FinishJob>()->status;
+  EXPECT_EQ(status.tag(), dag::kPerhapsOutOfMemoryTag);
+  EXPECT_NE(status.what().find("was perhaps out of memory 4 times"), std::string::npos) << status.ToString();
+}
+
 TEST(SchedulerRules, SuspectsRunAloneSoThatTheInnocentIsNotBlamed) {
   Puppet p({.executor_restart_delay_ms = 1});
   p.AddWorker(1, 2);

@@ -55,6 +55,7 @@ TEST_F(WorkerCgroup, AMemoryBombEndsAndIsCalledWhatItIs) {
   int status = WaitFor(bomb);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
   EXPECT_GE(groups_->MemoryKills(1), 1u);
+  EXPECT_TRUE(groups_->WasFull(1));
 
   auto other = groups_->Make(2, {.memory_bytes = 32 * kMiB, .processes_max = 100});
   ASSERT_TRUE(other.ok());
@@ -65,7 +66,9 @@ TEST_F(WorkerCgroup, AMemoryBombEndsAndIsCalledWhatItIs) {
     _exit(7);
   }
   EXPECT_EQ(WaitFor(modest), 7 << 8);
-  EXPECT_EQ(groups_->MemoryKills(2), 0u);
+  EXPECT_EQ(groups_->MemoryKills(2), 0u) << "another group's kills are none of its own";
+  EXPECT_FALSE(groups_->WasFull(2));
+  EXPECT_EQ(groups_->MemoryKills(77), std::nullopt) << "a group that was never made counts nothing";
   for (std::uint64_t id : {1, 2}) groups_->Remove(id);
 }
 

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -25,6 +26,7 @@
 
 #include "base/bytes.h"
 #include "base/job_name.h"
+#include "dag/failure_tags.h"
 #include "dag/wire/wire.h"
 #include "proto/executor.pb.h"
 #include "proto/worker.pb.h"
@@ -32,6 +34,7 @@
 #include "rpc/server.h"
 #include "storage/artifacts.h"
 #include "worker/blocks/block_service.h"
+#include "worker/daemon/cgroup.h"
 #include "worker/daemon/worker.h"
 
 extern char** environ;
@@ -433,9 +436,37 @@ int WorkerMain(char** argv) {
                              .slots = 2,
                              .memory_bytes = std::strtoull(argv[5], nullptr, 10),
                              .state_dir = argv[3],
-                             .drain_ms_max = std::strtoll(argv[6], nullptr, 10)});
+                             .drain_ms_max = std::strtoll(argv[6], nullptr, 10),
+                             .use_cgroups = std::getenv("ROPEWALK_TEST_NO_CGROUPS") == nullptr});
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return ExitCode(status.code());
+}
+
+// Enters the groups that its arguments name and takes memory until it is ended for it.
+int BombMain(int argc, char** argv) {
+  for (int i = 2; i < argc; ++i) std::ofstream(argv[i]) << "0" << std::flush;
+  constexpr std::size_t kBytes = 256u << 20;
+  void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return 1;
+  std::memset(memory, 1, kBytes);
+  return 0;
+}
+
+// Somewhere on this machine a process that is none of the worker's is ended for lack of memory.
+void EndAProcessForItsMemory(ExecutorGroups& groups) {
+  auto entry = groups.Make(1, {.memory_bytes = 32u << 20, .processes_max = 100});
+  ASSERT_TRUE(entry.ok()) << entry.status().ToString();
+  std::vector<std::string> args{"bomb", "--bomb"};
+  args.insert(args.end(), entry->procs.begin(), entry->procs.end());
+  std::vector<char*> pointers;
+  for (std::string& arg : args) pointers.push_back(arg.data());
+  pointers.push_back(nullptr);
+  pid_t pid = -1;
+  ASSERT_EQ(::posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, pointers.data(), environ), 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  groups.Remove(1);
 }
 
 bool Alive(std::uint32_t pid) { return std::filesystem::exists("/proc/" + std::to_string(pid)); }
@@ -580,6 +611,34 @@ TEST_F(WorkerDaemonTest, WaysToEndHaveTheirReasons) {
   master_->damaged[std::string(32, 'd')] = "not what it is called";
   master_->StartExecutor(8, "serve", std::string(32, 'd'), JobId{8});
   EXPECT_EQ(reason(8), Code::kDataLoss);
+}
+
+// The machine counts all that it ends for lack of memory together; whom it ended, only a control group tells.
+TEST_F(WorkerDaemonTest, AKillIsBlamedOnMemoryOnlyAsFarAsThatIsKnown) {
+  auto groups = ExecutorGroups::Open();
+  if (!groups->limits_memory()) GTEST_SKIP() << groups->description();
+  struct Case {
+    const char* variable;
+    Status reason;
+    const char* why;
+  };
+  for (const Case& c :
+       {Case{"", Status(Code::kUnavailable, "WORKER30", ""), "somebody killed it"},
+        Case{"ROPEWALK_TEST_NO_CGROUPS", Status(Code::kResourceExhausted, dag::kPerhapsOutOfMemoryTag, ""), "; or somebody killed it"}}) {
+    SCOPED_TRACE(c.variable);
+    if (*c.variable != '\0') ASSERT_EQ(::setenv(c.variable, "1", 1), 0);
+    StartWorker();
+    const auto pid = static_cast<pid_t>(master_->StartAndGreet(1, "serve", self_));
+    EndAProcessForItsMemory(*groups);
+    ASSERT_EQ(::kill(pid, SIGKILL), 0);
+    const Status reason = dag::FromWire(master_->TakeExit(1).reason());
+    EXPECT_EQ(reason.code(), c.reason.code()) << reason.ToString();
+    EXPECT_EQ(reason.tag(), c.reason.tag()) << reason.ToString();
+    EXPECT_TRUE(reason.why().ends_with(c.why)) << reason.ToString();
+    worker_.reset();
+    ::unsetenv(c.variable);
+    master_ = NewMaster();
+  }
 }
 
 TEST_F(WorkerDaemonTest, WhatExecutorsSayIsChecked) {
@@ -818,6 +877,7 @@ TEST_F(WorkerDaemonTest, AWrongTokenEndsTheWorker) {
 
 int main(int argc, char** argv) {
   if (std::getenv("ROPEWALK_EXECUTOR_FD") != nullptr) return ropewalk::worker::ExecutorMain(argc, argv);
+  if (argc > 1 && std::string(argv[1]) == "--bomb") return ropewalk::worker::BombMain(argc, argv);
   if (argc == 7 && std::string(argv[1]) == "--run-worker") return ropewalk::worker::WorkerMain(argv);
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

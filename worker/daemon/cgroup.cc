@@ -199,10 +199,27 @@ Result<ExecutorGroups::Entry> ExecutorGroups::Make(std::uint64_t id, const Group
   return entry;
 }
 
-std::uint64_t ExecutorGroups::MemoryKills(std::uint64_t id) const {
-  if (!limits_memory()) return 0;
+std::optional<std::uint64_t> ExecutorGroups::MemoryKills(std::uint64_t id) const {
+  if (!limits_memory()) return std::nullopt;
   const std::string file = Path("memory", id) + (version_ == 1 ? "/memory.oom_control" : "/memory.events");
-  return std::strtoull(ReadLine(file, "oom_kill ").c_str(), nullptr, 10);
+  const std::string count = ReadLine(file, "oom_kill ");
+  if (count.empty()) return std::nullopt;
+  return std::strtoull(count.c_str(), nullptr, 10);
+}
+
+bool ExecutorGroups::WasFull(std::uint64_t id) const {
+  if (!limits_memory()) return false;
+  const std::string path = Path("memory", id) + "/memory.";
+  const auto number = [](const std::string& text) { return std::strtoull(text.c_str(), nullptr, 10); };
+  if (version_ == 2) return number(ReadLine(path + "events", "oom ")) > 0;
+  // The count of refusals (failcnt) stays 0 on newer kernels. What is refused is a page more than there is room for, and that may be a huge
+  // one. Where swap is counted too, that limit is the same and may be met first.
+  constexpr std::uint64_t kHugePageBytes = 2u << 20;
+  for (const std::string kind : {"", "memsw."}) {
+    const std::uint64_t limit = number(ReadLine(path + kind + "limit_in_bytes", ""));
+    if (limit > 0 && number(ReadLine(path + kind + "max_usage_in_bytes", "")) + kHugePageBytes > limit) return true;
+  }
+  return false;
 }
 
 void ExecutorGroups::Remove(std::uint64_t id) {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,8 +44,11 @@ class ExecutorGroups {
   };
   // kUnavailable WORKER33: a group cannot be made although the tree could be written before.
   Result<Entry> Make(std::uint64_t id, const GroupLimits& limits);
-  // How often the kernel has ended a process of the group because of the group's own limit.
-  std::uint64_t MemoryKills(std::uint64_t id) const;
+  // How often the kernel has ended a process of the group for lack of memory, be it the group's or the machine's. Not set where nothing
+  // counts that: no memory controller, or a kernel before 4.13.
+  std::optional<std::uint64_t> MemoryKills(std::uint64_t id) const;
+  // Whether the group has ever used all that it may.
+  bool WasFull(std::uint64_t id) const;
   void Remove(std::uint64_t id);  // its processes are gone, or will be: tried again later
 
  private:

@@ -274,8 +274,18 @@ void Daemon::EndSilentExecutors() {
                          "none needed: its tasks are run again (worker.executor_silence says how long it may)"));
 }
 
+void Daemon::NoteMemoryKills() {
+  const std::uint64_t machine = OutOfMemoryKills();
+  for (const auto& [id, executor] : executors_) {
+    if (!executor->spawned || executor->process_gone) continue;
+    executor->machine_kills.Note(machine);
+    if (groups_ != nullptr) executor->group_kills.Note(groups_->MemoryKills(id.value).value_or(0));
+  }
+}
+
 void Daemon::Beat() {
   EndSilentExecutors();
+  NoteMemoryKills();
   blocks::StoreStats stats = store_->stats();
   for (const auto& [id, executor] : executors_)
     if (executor->pid != 0 && !executor->process_gone) pss_bytes_max_ = std::max(pss_bytes_max_, PssBytes(executor->pid));

@@ -26,6 +26,7 @@
 #include "worker/daemon/cgroup.h"
 #include "worker/daemon/executor_checks.h"
 #include "worker/daemon/janitor.h"
+#include "worker/daemon/kill_reason.h"
 #include "worker/daemon/link.h"
 #include "worker/daemon/machine.h"
 #include "worker/daemon/output_reader.h"
@@ -67,12 +68,12 @@ class Daemon {
     std::unique_ptr<Link> link;
     std::unique_ptr<OutputReader> out, err;
     ExecutorChecks checks;
-    UniqueFd cursors;                    // read with pread only: the executor could truncate it
-    bool stop_ordered = false;           // by the master
-    std::int64_t silent_ms = 0;          // counted in our heartbeats: if we did not run either, it proves nothing
-    Status end_reason;                   // set where we ended it by ourselves
-    std::uint64_t memory_bytes_max = 0;  // of its control group, or of its data segment
-    std::uint64_t memory_kills_before = 0;
+    UniqueFd cursors;                         // read with pread only: the executor could truncate it
+    bool stop_ordered = false;                // by the master
+    std::int64_t silent_ms = 0;               // counted in our heartbeats: if we did not run either, it proves nothing
+    Status end_reason;                        // set where we ended it by ourselves
+    std::uint64_t memory_bytes_max = 0;       // of its control group, or of its data segment
+    RecentGrowth group_kills, machine_kills;  // for lack of memory
     bool process_gone = false, link_gone = false, out_gone = false, err_gone = false;
     SpawnEvent exit;
     Executor(ExecutorId id, JobId job, blocks::BlockStore* store);
@@ -98,6 +99,7 @@ class Daemon {
   void OnRegistered(const wire::ToWorker& message);
   void Beat();
   void EndSilentExecutors();
+  void NoteMemoryKills();
   void CheckSilence();
   void Send(wire::FromWorker* message);
   void TellDrain();
@@ -122,6 +124,7 @@ class Daemon {
   void OnOutput(ExecutorId id, bool is_stderr, std::uint64_t offset, std::string data);
   void StopExecutor(ExecutorId id, const std::string& reason, std::uint32_t grace_ms);
   void EndExecutor(Executor& executor, Status reason);  // by force, for a reason of ours
+  KillEvidence EvidenceOf(const Executor& executor) const;
   void FinishIfGone(ExecutorId id);
   void Finish(ExecutorId id);
   Executor* Find(ExecutorId id);

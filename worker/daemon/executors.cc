@@ -241,7 +241,7 @@ Status Daemon::Spawn(Executor& executor) {
   request.socket_fd = theirs.get();
   request.stdout_fd = out_write.get();
   request.stderr_fd = err_write.get();
-  executor.memory_kills_before = OutOfMemoryKills();
+  executor.machine_kills = RecentGrowth(OutOfMemoryKills());
   if (Status status = spawner_->Spawn(request); !status.ok()) {
     if (status.tag() == "WORKER13") ended_(status);
     return status;
@@ -418,6 +418,16 @@ void Daemon::OnSpawnEvent(const SpawnEvent& event) {
   FinishIfGone(id);
 }
 
+KillEvidence Daemon::EvidenceOf(const Executor& executor) const {
+  KillEvidence evidence;
+  evidence.machine_kills = executor.machine_kills.Until(OutOfMemoryKills());
+  evidence.memory_bytes_max = executor.memory_bytes_max;
+  if (groups_ == nullptr) return evidence;
+  if (const auto kills = groups_->MemoryKills(executor.id.value)) evidence.group_kills = executor.group_kills.Until(*kills);
+  evidence.group_was_full = groups_->WasFull(executor.id.value);
+  return evidence;
+}
+
 void Daemon::FinishIfGone(ExecutorId id) {
   Executor* executor = Find(id);
   // Everything it said and wrote comes first. The socket closes with the process; the pipes do when its last child is gone.
@@ -452,13 +462,8 @@ void Daemon::Finish(ExecutorId id) {
   Status reason = executor->end_reason;
   if (reason.ok() && !executor->stop_ordered) {
     const std::string who = "an executor on " + options_.name + " ended by " + words;
-    if (exit.signal == SIGKILL && groups_ != nullptr && groups_->MemoryKills(id.value) > 0)
-      reason = Status(Code::kResourceExhausted, "WORKER35", who,
-                      "the job used more than the " + std::to_string(executor->memory_bytes_max >> 20) + " MiB that an executor has here",
-                      "use less memory in the job's own code, or give the worker more (--memory)");
-    else if (exit.signal == SIGKILL && OutOfMemoryKills() > executor->memory_kills_before)
-      reason = Status(Code::kResourceExhausted, "WORKER29", who, "the machine ran out of memory",
-                      "give the worker less memory, or the job more partitions");
+    if (exit.signal == SIGKILL)
+      reason = ReasonOfKill(who, EvidenceOf(*executor));
     else if (exit.signal == 0 && exit.exit_code == dag::kExitSocketClosed)
       reason = SocketClosed(who);
     else if (exit.signal != 0 && !CrashedByItself(exit.signal))
