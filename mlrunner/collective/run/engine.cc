@@ -57,6 +57,7 @@ Status Engine::Run(Instance* instance, CallLabel label) {
     if (call.label.sequence != kUncounted) call.label.sequence = called_++;
     blocking_next_ = &call;
     has_news_.store(true, std::memory_order_release);
+    if (has_driver_) transport_->Ring();  // another caller's thread, which may sleep: it is to take this call, too
     Drive(&lock, call.is_done);
   } else {
     call.status = failure_;

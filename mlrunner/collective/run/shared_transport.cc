@@ -254,11 +254,12 @@ void SharedTransport::Wait(bool spin) {
     return;
   }
   if (announced_ != for_what) {
+    Announce(sleeper, announced_ = for_what);
+    // After it: a message that nobody looks at, because its sender makes another call, is then seen here or wakes.
     CompareCalls();
-    seen_ = Announce(sleeper, announced_ = for_what);
     return;
   }
-  Sleep(sleeper, seen_, kSleepMsMax);
+  Sleep(sleeper, announced_, kSleepMsMax);
   announced_ = 0;
   looks_ = 0;
 }

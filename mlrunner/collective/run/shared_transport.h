@@ -74,7 +74,7 @@ class Board {
   }
   Sleeper* SleeperOf(std::int32_t rank) const { return reinterpret_cast<Sleeper*>(memory_) + 1 + rank; }
   // 0, or 1 + the rank that was lost.
-  std::atomic<std::uint32_t>& lost() const { return reinterpret_cast<Sleeper*>(memory_)->bell; }
+  std::atomic<std::uint32_t>& lost() const { return *reinterpret_cast<std::atomic<std::uint32_t>*>(memory_); }
   std::int32_t ranks() const { return ranks_; }
   std::int32_t channels() const { return channels_; }
 
@@ -138,7 +138,6 @@ class SharedTransport : public Transport {
   std::uint32_t looks_ = 0;
   std::atomic<bool> wants_room_{false};  // the last look missed a slot or a flush, not only messages
   std::uint32_t announced_ = 0;          // for what it will sleep unless the next look finds something; 0: not yet
-  std::uint32_t seen_ = 0;               // how the bell stood then
   Interruption interruption_;
   Status status_;
 };

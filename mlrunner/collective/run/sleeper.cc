@@ -33,26 +33,24 @@ constexpr std::uint32_t kYields = 200, kYieldsOfMany = 20;
 }  // namespace
 
 void Ring(Sleeper* sleeper) {
-  // In one order with the announcement and the look at the bell: one of the two sees the other.
-  sleeper->bell.fetch_add(1, std::memory_order_seq_cst);
   // One waker is enough.
-  if (sleeper->sleeping.exchange(0, std::memory_order_seq_cst) != 0) Futex(&sleeper->bell, FUTEX_WAKE, 1, nullptr);
+  if (sleeper->waits_for.exchange(0, std::memory_order_seq_cst) != 0) Futex(&sleeper->waits_for, FUTEX_WAKE, 1, nullptr);
 }
 
-std::uint32_t Announce(Sleeper* sleeper, std::uint32_t for_what) {
-  sleeper->sleeping.store(for_what, std::memory_order_seq_cst);
-  const std::uint32_t seen = sleeper->bell.load(std::memory_order_seq_cst);
+void Announce(Sleeper* sleeper, std::uint32_t for_what) {
+  // In one order with the wakers' writes and their look at this word: one of the two sees the other. And an exchange, so that what a waker
+  // wrote before a Ring() that came first is seen.
+  sleeper->waits_for.exchange(for_what, std::memory_order_seq_cst);
   // The looks that follow need no order of their own.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  return seen;
 }
 
-void Withdraw(Sleeper* sleeper) { sleeper->sleeping.store(0, std::memory_order_relaxed); }
+void Withdraw(Sleeper* sleeper) { sleeper->waits_for.exchange(0, std::memory_order_seq_cst); }
 
-void Sleep(Sleeper* sleeper, std::uint32_t seen, std::uint32_t ms_max) {
+void Sleep(Sleeper* sleeper, std::uint32_t for_what, std::uint32_t ms_max) {
   timespec timeout{.tv_sec = ms_max / 1000, .tv_nsec = static_cast<long>(ms_max % 1000) * 1'000'000};
-  // Any return is fine: woken, the bell had rung, a signal, or the time is over; the caller looks for itself.
-  Futex(&sleeper->bell, FUTEX_WAIT, seen, &timeout);
+  // Any return is fine: woken, the announcement was gone, a signal, or the time is over; the caller looks for itself.
+  Futex(&sleeper->waits_for, FUTEX_WAIT, for_what, &timeout);
   Withdraw(sleeper);
 }
 

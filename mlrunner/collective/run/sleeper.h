@@ -2,9 +2,12 @@
 // its last look, and a waker makes a system call only if it sees the announcement.
 //
 //   waiter                                          waker
-//   seen = Announce(sleeper, for_what)              write (sequentially consistent)
+//   Announce(sleeper, for_what)                     write (sequentially consistent)
 //   look once more; nothing there                   WakeFor(sleeper, what)
-//   Sleep(sleeper, seen, ...)
+//   Sleep(sleeper, for_what, ...)
+//
+// The announcement is itself what the sleep waits on: a waker who takes it away, however late, ends the sleep that it announced. (With a
+// counter of wakings beside it, a slow waker could take away a newer announcement than its count, and nobody rang for that one.)
 //
 // Lives in memory that processes share. Thread rule: one thread waits, any may wake.
 #pragma once
@@ -15,8 +18,7 @@
 namespace ropewalk::collective {
 
 struct alignas(64) Sleeper {
-  std::atomic<std::uint32_t> bell{0};      // counts wakings; the futex
-  std::atomic<std::uint32_t> sleeping{0};  // what would wake it; 0: it is awake
+  std::atomic<std::uint32_t> waits_for{0};  // the futex; 0: it is awake
 };
 
 // What a waiter may wait for.
@@ -26,15 +28,15 @@ inline constexpr std::uint32_t kForMessage = 1, kForRoom = 2;
 void Ring(Sleeper* sleeper);
 // After `what` has been written by an operation that is sequentially consistent. Almost free while nobody sleeps.
 inline void WakeFor(Sleeper* sleeper, std::uint32_t what) {
-  if ((sleeper->sleeping.load(std::memory_order_seq_cst) & what) != 0) Ring(sleeper);
+  if ((sleeper->waits_for.load(std::memory_order_seq_cst) & what) != 0) Ring(sleeper);
 }
 
-// What is written from now on wakes; what was written before is found by the look that must follow. For Sleep().
-std::uint32_t Announce(Sleeper* sleeper, std::uint32_t for_what);
+// What is written from now on wakes; what was written before is found by the look that must follow.
+void Announce(Sleeper* sleeper, std::uint32_t for_what);
 // It goes on without a sleep.
 void Withdraw(Sleeper* sleeper);
-// Until the bell rings that stood at `seen`, or now and then without a reason; `ms_max` at most.
-void Sleep(Sleeper* sleeper, std::uint32_t seen, std::uint32_t ms_max);
+// Until somebody has taken the announcement away, which may have happened already, or now and then without a reason; `ms_max` at most.
+void Sleep(Sleeper* sleeper, std::uint32_t for_what, std::uint32_t ms_max);
 
 // For a loop that looks at what another core writes.
 inline void Pause() {
