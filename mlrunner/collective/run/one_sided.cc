@@ -93,6 +93,7 @@ bool OneSided::TryLock(Head* head) {
     // In one order with Unlock(): it sees the wish, or the second try sees the lock free.
     head->wanted.store(1);
   }
+  refused_.fetch_add(1, std::memory_order_relaxed);
   return false;
 }
 
@@ -196,6 +197,15 @@ void OneSided::MissWhoLeft(const Call& call, std::span<const std::int64_t> raise
     const std::int64_t so_far = found == raised.end() ? 0 : found->second.by_rank[peer];
     if (so_far < raises[peer]) Lost(peer);
   }
+}
+
+std::vector<std::int32_t> OneSided::Missing(const Call& call, std::span<const std::int64_t> raises) const {
+  std::vector<std::int32_t> missing;
+  const auto& raised = lanes_.at(call.lane).raised;
+  const auto found = raised.find(call.number);
+  for (std::int32_t peer = 0; peer < static_cast<std::int32_t>(raises.size()); ++peer)
+    if ((found == raised.end() ? 0 : found->second.by_rank[peer]) < raises[peer]) missing.push_back(peer);
+  return missing;
 }
 
 void OneSided::Raise(std::int32_t from, const Frame& frame) {

@@ -82,6 +82,8 @@ class OneSided {
   std::int64_t CountOf(const Call& call, std::int32_t counter) const;
   // Fails (status()) when a rank that has still to raise one of the call's counters has left. `raises`: how often each raises any in a run.
   void MissWhoLeft(const Call& call, std::span<const std::int64_t> raises);
+  // Ranks that have still to raise one of the call's counters.
+  std::vector<std::int32_t> Missing(const Call& call, std::span<const std::int64_t> raises) const;
   // kBlocked: not now, too much waits to go there.
   Outcome Notify(const Call& call, std::int32_t peer, std::int32_t counter, const CallLabel& label);
   // Tells a peer that will be waited for, and that may hear of the call by nothing else before.
@@ -112,6 +114,8 @@ class OneSided {
   bool Serve();
   // Frames that wait to go to this peer.
   std::size_t waiting(std::int32_t peer) const { return peers_[peer].out.size(); }
+  // How often this rank did not get a window's lock because another one was there. From any thread.
+  std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
   const Status& status() const { return status_; }
 
  private:
@@ -207,6 +211,7 @@ class OneSided {
   std::vector<Peer> peers_;
   std::map<std::int32_t, Lane> lanes_;
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int64_t> under_way_;  // (lane, channel, peer)
+  std::atomic<std::uint64_t> refused_{0};
   // Own blocking calls, by number modulo kRecent.
   std::vector<CallLabel> recent_;
   // Relaxed windows, by their first use in a blocking call.
