@@ -30,6 +30,9 @@ struct LossSink {
   }
 };
 
+// A process that is well answers at once, also on a busy machine.
+constexpr std::int64_t kAnswerMsMax = 3'000;
+
 class Connected : public Communicator {
  public:
   Connected(Rendezvous rendezvous, const CommunicatorOptions& options, Mesh mesh, std::unique_ptr<LossSink> losses)
@@ -44,12 +47,14 @@ class Connected : public Communicator {
     native_ = std::make_unique<NativeDesk>(options_.native, transport_.get());
     cache_ = std::make_unique<InstanceCache>(
         rank(), transport_.get(), Means{.native = native_.get(), .one_sided = one_sided_.get(), .leaves_scratch = shares_memory_});
-    engine_ = std::make_unique<Engine>(rank(), ranks(), options_.credit_bytes, transport_.get(), one_sided_.get(), cache_.get(),
-                                       [this](const Status& why) { Abort(why); });
+    engine_ = std::make_unique<Engine>(
+        rank(), ranks(), options_.credit_bytes, transport_.get(), one_sided_.get(), cache_.get(), [this](const Status& why) { Abort(why); },
+        Engine::Timeout{.ms = options_.timeout_ms, .on_stalled = [this](const Engine::Stall& stall) { Abort(StatusOf(stall)); }});
     std::lock_guard lock(links_mutex_);
     links_ = std::make_unique<Links>(rank(), std::move(mesh.links),
                                      Links::Events{.on_failed = [this](const Status& why) { Abort(why); },
-                                                   .on_left = [this](std::int32_t peer) { transport_->SetLeft(peer); }});
+                                                   .on_left = [this](std::int32_t peer) { transport_->SetLeft(peer); },
+                                                   .is_waiting = [this] { return engine_->IsWaitedFor(); }});
   }
 
   // What it takes to make windows on all ranks or on none, set aside while there is room.
@@ -159,6 +164,43 @@ class Connected : public Communicator {
                                                      .checksum_payload = options_.checksum_payload,
                                                      .ranks_on_machine = mesh->ranks_on_machine_max,
                                                      .is_told = true});
+  }
+
+  // Who is to blame for it, as far as the ranks themselves can say: one whose process stands still, else one whose program is in no call,
+  // else one that this rank waits for.
+  Status StatusOf(const Engine::Stall& stall) {
+    Links* links;
+    {
+      std::lock_guard lock(links_mutex_);
+      links = links_.get();  // there as long as a call is
+    }
+    const std::vector<Links::Answer> answers = links->Ask(kAnswerMsMax);
+    auto those = [&](Links::Answer answer) {
+      std::vector<std::int32_t> ranks;
+      for (std::int32_t peer = 0; peer < this->ranks(); ++peer)
+        if (answers[peer] == answer && peer != rank()) ranks.push_back(peer);
+      return ranks;
+    };
+    std::vector<std::int32_t> blamed = stall.ranks;
+    std::string why = "they wait in calls, too: of other ranks, or in another order";
+    if (auto silent = those(Links::Answer::kNone); !silent.empty()) {
+      blamed = silent;
+      why = "its process does not answer: it is stopped, or its machine hangs";
+    } else if (auto elsewhere = those(Links::Answer::kElsewhere); !elsewhere.empty()) {
+      auto is_missed = [&](std::int32_t peer) { return std::find(stall.ranks.begin(), stall.ranks.end(), peer) != stall.ranks.end(); };
+      if (std::any_of(elsewhere.begin(), elsewhere.end(), is_missed))
+        std::erase_if(elsewhere, [&](std::int32_t peer) { return !is_missed(peer); });
+      blamed = elsewhere;
+      why = "its program is in no call: it computes, waits for something else, or has forgotten this call";
+    }
+    std::string names;
+    for (std::int32_t peer : blamed) names += (names.empty() ? "" : ", ") + ("rank " + std::to_string(peer));
+    if (names.empty()) names = "the library";
+    return Status(Code::kUnavailable, "COLL28",
+                  names + (blamed.size() > 1 ? " are" : " is") + " waited for: rank " + std::to_string(rank()) + " has been at " +
+                      Describe(stall.call) + " for " + std::to_string(stall.waited_ms) + " ms" +
+                      (stall.has_begun ? "" : ", which has not begun"),
+                  why, "look at that rank; if it may take so long, raise timeout_ms");
   }
 
   // An instance that is bound to the call's memory.

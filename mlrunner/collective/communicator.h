@@ -17,6 +17,9 @@
 // them speak TCP, those of one machine, too. Vectors may lie anywhere: what is not from Allocate() is copied once, segment by segment,
 // where a peer of the same machine must read it. `in` and `out` may be the same.
 //
+// A call whose ranks do not all come is waited for no longer than timeout_ms; then all ranks fail with a status that names the ranks that
+// are waited for and the call (COLL28, kUnavailable).
+//
 // When a rank dies, leaves or fails, or Abort() is called, all waiting and all later calls of the others fail with a status that names it
 // (COLL20, kUnavailable); then the communicator is of no more use. A new one needs a new epoch.
 //
@@ -80,6 +83,9 @@ struct CommunicatorOptions {
   // How many bytes of submitted calls may be on their way before less urgent ones wait. Rank 0's counts.
   std::int64_t credit_bytes = std::int64_t{16} << 20;
   std::int32_t connect_ms_max = 30'000;
+  // How long a rank waits in Run(), Wait() or MakeWindow() while none of its calls gets on; 0: for ever. Time in which this process itself
+  // is stopped does not count. Where one rank may compute for longer than this while the others wait for it, give more.
+  std::int64_t timeout_ms = 30 * 60'000;
   bool checksum_payload = false;  // TCP
   // Runs the steps of plans that are a library's own (algorithm "native"); without one such calls are refused (COLL12). It must outlive the
   // communicator.

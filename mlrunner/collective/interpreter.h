@@ -38,6 +38,11 @@ class Interpreter {
   Outcome AdvanceToBorder(Machine& machine) { return Go(machine, true); }
   // One step of one channel, if it can go. kDone: it did.
   Outcome StepOnce(std::int32_t channel, Machine& machine);
+  // Whether what the step at which a channel stands depends on has been done.
+  bool IsReady(std::int32_t channel) {
+    current_ = channel;
+    return !ended(channel) && DependenciesHold(program_->steps[program_->channels[channel].first_step + at_[channel].step]);
+  }
   // A channel that is not started is never run, and not waited for.
   void SetStarted(std::int32_t channel, bool started) { at_[channel].started = started; }
 

@@ -1,11 +1,28 @@
-// Killed ranks leave no hang, no child and no segment of shared memory; the others name who died. Twenty here, two hundred in
-// tests/long.
+// Killed ranks leave no hang, no child and no segment of shared memory; the others name who died. Twenty here, two hundred in tests/long.
+// Stopped ranks are named, too, when the time is over.
 #include "tests/unit/collective_kills.h"
 
 namespace ropewalk::collective::testing {
 namespace {
 
 TEST(KilledRanks, FreeTheOthersWhoNameThem) { RunKills(1'000, 20); }
+
+// It computes, or does nothing: the others are in a call by its window, ordered or relaxed, or between two.
+TEST(KilledRanks, FreeThoseWhoWaitForTheirWindow) {
+  for (Wire wire : {Wire::kShared, Wire::kTcp})
+    for (std::uint64_t seed : {1, 2, 3, 4})
+      RunKill({.seed = seed,
+               .ranks = 3,
+               .victim = static_cast<std::int32_t>(seed % 3),
+               .wire = wire,
+               .stands_still = true,
+               .delay_us = 20'000});
+}
+
+TEST(StoppedRanks, AreNamedByAllWhenTheTimeIsOver) {
+  for (Wire wire : {Wire::kShared, Wire::kTcp})
+    RunKill({.seed = 7, .ranks = 3, .victim = wire == Wire::kTcp ? 0 : 2, .wire = wire, .is_stopped = true, .delay_us = 20'000});
+}
 
 }  // namespace
 }  // namespace ropewalk::collective::testing

@@ -1,20 +1,28 @@
 #include "mlrunner/collective/run/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
 
 namespace ropewalk::collective {
+namespace {
+
+constexpr std::uint32_t kLooksBetweenClocks = 64;
+constexpr std::int64_t kBetweenLooksMsMax = 5'000;
+
+}  // namespace
 
 Engine::Engine(std::int32_t rank, std::int32_t ranks, std::int64_t credit_bytes, Transport* transport, OneSided* one_sided,
-               InstanceCache* cache, std::function<void(const Status&)> on_failed)
+               InstanceCache* cache, std::function<void(const Status&)> on_failed, Timeout timeout)
     : rank_(rank),
       ranks_(ranks),
       transport_(transport),
       one_sided_(one_sided),
       cache_(cache),
       on_failed_(std::move(on_failed)),
+      timeout_(std::move(timeout)),
       to_say_(ranks),
       said_memory_(ranks),
       said_(ranks),
@@ -126,10 +134,45 @@ void Engine::Drive(std::unique_lock<std::mutex>* lock, const std::atomic<bool>& 
   if (done()) return;
   has_driver_ = true;
   lock->unlock();
+  Watch watch;
   while (!done())
-    if (!Step()) transport_->Wait(true);
+    if (!Step()) {
+      transport_->Wait(true);
+      if (++watch.looks % kLooksBetweenClocks == 0) LookForStall(&watch);
+    }
   lock->lock();
   has_driver_ = false;
+}
+
+void Engine::LookForStall(Watch* watch) {
+  if (timeout_.ms <= 0) return;
+  const std::int64_t now_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  const std::int64_t since_ms = watch->looked_at_ms == 0 ? 0 : now_ms - watch->looked_at_ms;
+  watch->looked_at_ms = now_ms;
+  if (std::exchange(watch->steps, steps()) != steps()) watch->waited_ms = 0;
+  // A look that comes so late says that this process itself stood still.
+  watch->waited_ms += std::min(since_ms, kBetweenLooksMsMax);
+  if (watch->waited_ms < timeout_.ms || has_failed_.load(std::memory_order_acquire)) return;
+  timeout_.on_stalled(WhatStalls(watch->waited_ms));
+}
+
+Engine::Stall Engine::WhatStalls(std::int64_t waited_ms) const {
+  Stall stall{.waited_ms = waited_ms};
+  const Submission* call = blocking_;
+  if (call == nullptr && !by_urgency_.empty()) call = lanes_[by_urgency_.front()].running.get();
+  if (call != nullptr) {
+    stall.call = call->label;
+    stall.ranks = call->instance->WaitsFor();
+    return stall;
+  }
+  if (pending_.empty()) return stall;
+  stall.call = pending_.begin()->second->label;
+  stall.has_begun = false;
+  for (std::int32_t peer = 1; rank_ == 0 && peer < ranks_; ++peer)
+    if (heard_[peer] <= pending_.begin()->first) stall.ranks.push_back(peer);
+  if (rank_ != 0) stall.ranks.push_back(0);
+  return stall;
 }
 
 void Engine::Leave(std::unique_lock<std::mutex>* lock) {

@@ -49,10 +49,23 @@ class Engine {
   static constexpr std::int32_t kOneSided = kControl + 1;  // frames of one-sided work
   static constexpr std::int32_t kChannels = kOneSided + 1;
 
-  // `on_failed` is called once, from the driver, when this rank's transport fails.
+  // What a rank waits for in vain.
+  struct Stall {
+    CallLabel call;
+    bool has_begun = true;  // false: not all ranks have submitted it, or rank 0 has not ordered it
+    std::vector<std::int32_t> ranks;
+    std::int64_t waited_ms = 0;
+  };
+  struct Timeout {
+    std::int64_t ms = 0;  // 0: none
+    std::function<void(const Stall&)> on_stalled;
+  };
+  // `on_failed` is called once, from the driver, when this rank's transport fails; `on_stalled` from the driver, which must fail then.
   Engine(std::int32_t rank, std::int32_t ranks, std::int64_t credit_bytes, Transport* transport, OneSided* one_sided, InstanceCache* cache,
-         std::function<void(const Status&)> on_failed);
+         std::function<void(const Status&)> on_failed, Timeout timeout);
   ~Engine();
+  // Whether a thread of the program waits for a call.
+  bool IsWaitedFor() const { return callers_.load() > 0; }
   // From now on there is somebody to serve at any time.
   void ServePeers();
   // Drives no more for nobody.
@@ -89,6 +102,13 @@ class Engine {
   void Drive(std::unique_lock<std::mutex>* lock, const std::atomic<bool>& is_done);
   void Leave(std::unique_lock<std::mutex>* lock);
   void DriveForNobody();
+  struct Watch {
+    std::uint32_t looks = 0;
+    std::uint64_t steps = 0;
+    std::int64_t looked_at_ms = 0, waited_ms = 0;
+  };
+  void LookForStall(Watch* watch);
+  Stall WhatStalls(std::int64_t waited_ms) const;
   // Of the driver. One look at everything; false: nothing can go on.
   bool Step();
   bool TakeIn();
@@ -113,6 +133,7 @@ class Engine {
   OneSided* const one_sided_;
   InstanceCache* const cache_;
   const std::function<void(const Status&)> on_failed_;
+  const Timeout timeout_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -65,6 +65,7 @@ Instance::Instance(const Header* header, const Program* program, Layout layout, 
       layout_(std::move(layout)),
       transport_(transport),
       means_(means),
+      missing_(program->channels.size(), kNone),
       natives_(program->channels.size()),
       native_calls_(program->channels.size()) {
   for (std::int32_t rank = 0; rank < header->request.ranks; ++rank) all_ranks_.push_back(rank);
@@ -313,6 +314,41 @@ void Instance::Start(std::int32_t first_channel, const CallLabel& label, bool is
   is_called_ = is_called;
   for (std::size_t c = 0; c < program_->channels.size(); ++c)
     if (program_->channels[c].start == collective::Start::kLocalCall) interpreter_->SetStarted(static_cast<std::int32_t>(c), is_called);
+}
+
+std::vector<std::int32_t> Instance::WaitsFor() {
+  std::vector<std::int32_t> ranks;
+  auto add = [&](std::int32_t rank) {
+    if (rank != kNone && rank != program_->rank && std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+  };
+  for (const Left& left : left_)
+    if (!transport_->IsFlushed(left.peer, left.channel, left.messages)) add(left.peer);
+  for (std::size_t c = 0; c < program_->channels.size(); ++c) {
+    const auto channel = static_cast<std::int32_t>(c);
+    if (!interpreter_->IsReady(channel)) continue;
+    const Step& step = program_->steps[program_->channels[c].first_step + interpreter_->step_of(channel)];
+    if (step.op == Op::kNative) continue;  // that is the library's affair
+    if (step.op == Op::kWait) {
+      for (std::int32_t peer : means_.one_sided->Missing(call_, means_.raises)) add(peer);
+    } else if (step.op == Op::kFlush || IsOneSided(step.op)) {
+      add(step.to);
+    } else if (step.to != kNone &&
+               !transport_->HasSlot(step.to, first_channel_ + channel, program_->edges[edges_[&step - program_->steps.data()]].slots)) {
+      add(step.to);
+    } else {
+      add(missing_[c]);
+    }
+  }
+  if (!has_ended_) return ranks;
+  // Its steps are done: what it posted has not been taken.
+  for (const Edge& edge : program_->edges) {
+    const std::int32_t channel = first_channel_ + edge.channel;
+    if (!transport_->IsFlushed(edge.peer, channel, transport_->Posted(edge.peer, channel))) add(edge.peer);
+  }
+  for (std::int32_t channel = 0; is_one_sided_ && channel < header_->channel_count; ++channel)
+    for (std::int32_t peer = 0; peer < header_->request.ranks; ++peer)
+      if (!means_.one_sided->IsDone(first_channel_, channel, peer)) add(peer);
+  return ranks;
 }
 
 bool Instance::IsAtRest() const {
@@ -651,7 +687,10 @@ Outcome Instance::Try(const Interpreter& at, const Step& step) {
     char* landing = lands_in_place ? PlaceOf(at, step.dst) : landing_ + landings_[step.first_operand + i];
     row.data = transport_->Peek(operand.peer, channel, static_cast<std::size_t>(turns_[step.first_operand + i]), landing,
                                 BytesOf(at, operand.chunk));
-    if (row.data == nullptr) return transport_->status().ok() ? Outcome::kBlocked : Outcome::kFailed;
+    if (row.data == nullptr) {
+      missing_[at.channel()] = operand.peer;
+      return transport_->status().ok() ? Outcome::kBlocked : Outcome::kFailed;
+    }
   }
   const std::int32_t locked = RelaxedRead(step);
   if (locked >= 0)

@@ -80,6 +80,8 @@ class Instance : private Machine {
     if (!failure_.ok()) return failure_;
     return means_.one_sided != nullptr && !means_.one_sided->status().ok() ? means_.one_sided->status() : transport_->status();
   }
+  // Ranks without which it cannot go on now, as far as it knows.
+  std::vector<std::int32_t> WaitsFor();
   // Those that messages between two steps go through.
   std::int32_t channels() const { return channels_; }
   const Header& header() const { return *header_; }
@@ -157,6 +159,7 @@ class Instance : private Machine {
   std::vector<NativeCall> ready_;         // to be started
   std::int32_t channels_ = 0;
   bool is_one_sided_ = false;          // it has windows or counters
+  std::vector<std::int32_t> missing_;  // by channel: whose message it missed last
   std::vector<std::int32_t> to_tell_;  // ranks that a step waits for before it tells them anything
   std::vector<std::int32_t> windows_;  // by buffer; -1: none
   OneSided::Call call_;

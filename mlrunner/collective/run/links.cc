@@ -4,7 +4,9 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -15,15 +17,16 @@
 namespace ropewalk::collective {
 namespace {
 
-// A frame: u32 length of what follows, u8 kind, then for kFailed the status: u8 code and its four texts.
-enum class Kind : std::uint8_t { kLeft = 1, kFailed = 2 };
+// A frame: u32 length of what follows, u8 kind, then for kFailed the status: u8 code and its four texts; for kHere u8 whether it waits.
+enum class Kind : std::uint8_t { kLeft = 1, kFailed = 2, kAsk = 3, kHere = 4 };
 constexpr std::size_t kFrameBytesMax = 8 << 10;
 constexpr std::size_t kTextBytesMax = 1 << 10;
 
-std::string Frame(Kind kind, const Status& why) {
+std::string Frame(Kind kind, const Status& why, bool waits = false) {
   std::string body;
   ByteWriter writer(&body);
   writer.Fixed(static_cast<std::uint8_t>(kind));
+  if (kind == Kind::kHere) writer.Fixed(static_cast<std::uint8_t>(waits));
   if (kind == Kind::kFailed) {
     writer.Fixed(static_cast<std::uint8_t>(why.code()));
     for (const std::string* text : {&why.tag(), &why.what(), &why.why(), &why.fix()})
@@ -50,7 +53,7 @@ Status Lost(std::int32_t peer, const std::string& why) {
 }  // namespace
 
 Links::Links(std::int32_t rank, std::vector<UniqueFd> links, Events events)
-    : rank_(rank), events_(std::move(events)), peers_(links.size()), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : rank_(rank), events_(std::move(events)), peers_(links.size()), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), asked_(links.size()) {
   for (std::size_t peer = 0; peer < links.size(); ++peer) peers_[peer].link = std::move(links[peer]);
   thread_ = std::thread([this] { Watch(); });
 }
@@ -71,8 +74,27 @@ void Links::TellFailed(const Status& why) {
   Tell(Frame(Kind::kFailed, why));
 }
 
+std::vector<Links::Answer> Links::Ask(std::int64_t ms_max) {
+  {
+    std::lock_guard lock(asked_mutex_);
+    for (Asked& asked : asked_) asked.answer = Answer::kNone;
+    asked_[rank_].can_be = false;
+  }
+  {
+    std::lock_guard lock(tell_mutex_);
+    Tell(Frame(Kind::kAsk, {}));
+  }
+  std::unique_lock lock(asked_mutex_);
+  auto has_answered = [](const Asked& asked) { return !asked.can_be || asked.answer != Answer::kNone; };
+  (void)answered_.wait_for(lock, std::chrono::milliseconds(ms_max),
+                           [&] { return std::all_of(asked_.begin(), asked_.end(), has_answered); });  // or the time is over
+  std::vector<Answer> answers;
+  for (const Asked& asked : asked_) answers.push_back(asked.can_be ? asked.answer : Answer::kWaits);
+  return answers;
+}
+
 void Links::Tell(std::string_view frame) {
-  // A link carries two frames in its life, so there is room. A peer that is gone needs no news, and one that gets none learns it from the
+  // A link carries a few frames in its life, so there is room. A peer that is gone needs no news, and one that gets none learns it from the
   // closed link.
   for (Peer& peer : peers_)
     if (peer.link) (void)!send(peer.link.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -103,6 +125,11 @@ void Links::Hear(std::int32_t rank) {
   if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
   if (n <= 0) {
     peer.is_over = true;
+    {
+      std::lock_guard lock(asked_mutex_);
+      asked_[rank].can_be = false;
+    }
+    answered_.notify_all();
     if (!peer.has_left) events_.on_failed(Lost(rank, n == 0 ? "its process has ended" : std::strerror(errno)));
     return;
   }
@@ -115,9 +142,23 @@ void Links::Hear(std::int32_t rank) {
     ByteReader body(is_short ? std::string_view(peer.got).substr(sizeof(length), length) : std::string_view());
     const auto kind = Kind{body.Fixed<std::uint8_t>()};
     std::optional<Status> why = kind == Kind::kFailed ? DecodeFailed(body) : std::nullopt;
+    auto note = [&](bool can_be, Answer answer) {
+      {
+        std::lock_guard lock(asked_mutex_);
+        asked_[rank] = {can_be, answer};
+      }
+      answered_.notify_all();
+    };
     if (kind == Kind::kLeft && body.empty()) {
       peer.has_left = true;
+      note(false, Answer::kNone);
       events_.on_left(rank);
+    } else if (kind == Kind::kAsk && body.empty()) {
+      const std::string here = Frame(Kind::kHere, {}, events_.is_waiting());
+      std::lock_guard lock(tell_mutex_);
+      (void)!send(peer.link.get(), here.data(), here.size(), MSG_NOSIGNAL | MSG_DONTWAIT);  // as in Tell()
+    } else if (kind == Kind::kHere && body.remaining() == 1) {
+      note(true, body.Fixed<std::uint8_t>() != 0 ? Answer::kWaits : Answer::kElsewhere);
     } else if (why.has_value()) {
       peer.has_left = true;  // what comes now is not worth another word
       events_.on_failed(*why);
