@@ -6,7 +6,7 @@
 //   link: one line of JSON for each rank: what a lone TCP stream to the next rank moves
 //   step: one line of JSON for each rank: times of steps with the sums and without, of all sums alone, of the last one alone
 // Keys: ranks, namespaces (rank r lives in the network namespace NAME-r at 10.77.r.2; without it all share this machine's loopback),
-// layers and width (of an MLP), bucket_bytes, micro_batches, backward_ms, steps.
+// layers and width (of an MLP), bucket_bytes, micro_batches, backward_ms (of each of them), steps.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -198,7 +198,7 @@ KernelMaker SleepingProducts(int rank, double backward_ms) {
 
 // From the trace of a step, from its begin on.
 struct Seen {
-  double backward_begin_ms = 0, backward_end_ms = 0;       // of its products
+  double backward_begin_ms = 0, backward_end_ms = 0;       // of its products, over all micro-batches
   double last_part_begin_ms = 0, first_wait_begin_ms = 0;  // the last micro-batch's first product; the first sum that is waited for
 };
 Seen Look(const std::vector<OpTime>& times, double begin_ms) {
@@ -252,7 +252,7 @@ Training Train(const Setup& setup, int rank, int hub, bool speaks) {
   TrainHooks hooks;
   hooks.load = [&]() -> Result<DataSet> { return DataSet{std::make_unique<Zeros>(job.batch, width), nullptr}; };
   hooks.kernels = [&](KernelTable* table) {
-    table->Add(kMatMul, Device::kCpu, Dtype::kF32, SleepingProducts(rank, setup.Real("backward_ms", 100) / job.micro_batches));
+    table->Add(kMatMul, Device::kCpu, Dtype::kF32, SleepingProducts(rank, setup.Real("backward_ms", 100)));
   };
   hooks.connect = [&](dag::GangContext& of,
                       const collective::CommunicatorOptions& options) -> Result<std::unique_ptr<collective::Communicator>> {
@@ -270,7 +270,7 @@ Training Train(const Setup& setup, int rank, int hub, bool speaks) {
     if (step >= kWarmSteps) {
       training.step_ms.push_back(end_ms - training.begin_ms);
       training.seen = Look(times, training.begin_ms);
-      training.backward_ms.push_back(training.seen.backward_end_ms - training.seen.backward_begin_ms);
+      training.backward_ms.push_back(training.seen.backward_end_ms - training.seen.last_part_begin_ms);
     }
     if (step + 1 == steps) {
       // Now, while the memory is there that the sums are made of.

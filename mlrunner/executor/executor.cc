@@ -226,7 +226,10 @@ class Compiler {
       }
       to_.num_micro_batches = std::max(to_.num_micro_batches, step.micro_batch + 1);
       for (const Op& op : graph_.ops) {
-        if (op.region == step.region) RETURN_IF_ERROR(add(op, step.micro_batch));
+        if (op.region == step.region)
+          RETURN_IF_ERROR(add(op, step.micro_batch));
+        else if (op.region == step.beside)
+          RETURN_IF_ERROR(add(op, 0));
       }
     }
     for (const auto* list : {&graph_.outputs, &graph_.taps}) {

@@ -22,11 +22,13 @@
 namespace ropewalk::mlrunner {
 
 // One step of a program. Steps are given in an order that is legal; what has different streams may overlap where start and done halves let
-// it. A value of a region exists once for each micro-batch; states exist once.
+// it. A value of a region exists once for each micro-batch; states exist once. The ops of `beside`, a region that runs once, are run within
+// this step, each where the graph has it, for micro-batch 0: what the last micro-batch's backward finishes can go while it goes on.
 struct ProgramStep {
   RegionId region;
   std::int32_t micro_batch = 0;
   std::int32_t stream = 0;
+  RegionId beside{};
   friend bool operator==(const ProgramStep&, const ProgramStep&) = default;
 };
 using Program = std::vector<ProgramStep>;

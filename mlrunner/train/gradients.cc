@@ -1,5 +1,7 @@
 #include "mlrunner/train/gradients.h"
 
+#include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "mlrunner/graph/maths.h"
@@ -18,14 +20,14 @@ Scope BackwardScope(const Builder& b, const Parameter& parameter) {
   return scope;
 }
 
-// Adds `value` to `sum` in each micro-batch; the whole is read, and the sum set to zero, between.
-Value AddUp(Builder& b, StateId sum, const Value& value, const Scope& backward, const Scope& between) {
+// Adds `value` to `sum` in each micro-batch; the whole is read, and the sum set to zero, once.
+Value AddUp(Builder& b, StateId sum, const Value& value, const Scope& backward, const Scope& once) {
   const TensorType type = b.graph().state(sum).type;
   {
     auto guard = b.With(backward);
     b.Assign(sum, b.Read(sum) + Cast(value, type.dtype));
   }
-  auto guard = b.With(between);
+  auto guard = b.With(once);
   Value whole = b.Read(sum);
   b.Assign(sum, Fill(b, 0, type.dtype, type.shape));
   return whole;
@@ -40,26 +42,43 @@ Scope BetweenScope(const Builder& b, const std::vector<Parameter>& parameters) {
   return scope;
 }
 
+// An update is of a parameter, and backward of none: a backward of a parameter is free to mean this.
+Scope BesideLastScope(const Builder& b, const std::vector<Parameter>& parameters) {
+  Scope scope = BetweenScope(b, parameters);
+  scope.phase = Phase::kBackward;
+  scope.region = RegionKind::kBackward;
+  return scope;
+}
+
+bool IsBesideLast(const RegionInfo& region) { return region.kind == RegionKind::kBackward && region.parameter.valid(); }
+
 std::vector<Gradient> SumOverMicroBatches(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
-                                          std::vector<Value>* beside) {
-  const Scope between = BetweenScope(b, parameters);
+                                          std::vector<Value>* beside, const Scope& read_in) {
   for (std::size_t i = 0; i < beside->size() && b.status().ok(); ++i) {
     Value& scalar = (*beside)[i];
     StateId sum =
         b.NewState("scalar_sum" + std::to_string(i), StateKind::kAccumulator, {scalar.dtype(), scalar.shape()}, Initializer::Zeros());
-    scalar = AddUp(b, sum, scalar, BackwardScope(b, parameters.front()), between);
+    scalar = AddUp(b, sum, scalar, BackwardScope(b, parameters.front()), read_in);
   }
-  std::vector<Gradient> sums;
+  std::vector<Value> dense;
   for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
+    auto guard = b.With(BackwardScope(b, parameters[i]));
+    dense.push_back(gradients[i].Dense());
+  }
+  if (!b.status().ok()) return gradients;
+  // In the order in which backward makes them, so that whoever takes the sums finds them in that order, too.
+  std::vector<std::size_t> order(parameters.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](std::size_t x, std::size_t y) {
+    return b.graph().value(dense[x].id).producer.value < b.graph().value(dense[y].id).producer.value;
+  });
+  std::vector<Gradient> sums(parameters.size());
+  for (std::size_t i : order) {
     const StateInfo info = b.graph().state(parameters[i].state);
     StateId sum = b.NewState(info.name + "/gradient_sum", StateKind::kAccumulator, {info.type.dtype, info.logical}, Initializer::Zeros(),
                              parameters[i].state, info.sharding);
-    Value gradient;
-    {
-      auto guard = b.With(BackwardScope(b, parameters[i]));
-      gradient = gradients[i].Dense();
-    }
-    sums.emplace_back(AddUp(b, sum, gradient, BackwardScope(b, parameters[i]), between));
+    sums[i] = AddUp(b, sum, dense[i], BackwardScope(b, parameters[i]), read_in);
+    if (!b.status().ok()) return gradients;
   }
   return sums;
 }

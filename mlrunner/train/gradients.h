@@ -1,7 +1,8 @@
 // What happens to gradients between backward and the updates: sums over micro-batches, and a bound on the norm of all of them.
 //
 // Both need something that happens once a step and before every update. The region of an update is run once a step, and a program runs
-// regions after those that they need: so it happens in the update of the first parameter (BetweenScope), and the others wait for it.
+// regions after those that they need: so it may happen in the update of the first parameter (BetweenScope), and the others wait for it.
+// What must not wait for the end of backward, such as sums over ranks, has a region beside the last backward instead (BesideLastScope).
 //
 // Thread rule: as the builder's.
 #pragma once
@@ -15,10 +16,15 @@ namespace ropewalk::mlrunner {
 // For ops that run once a step, after the last backward and before any update. At least one parameter.
 Scope BetweenScope(const Builder& b, const std::vector<Parameter>& parameters);
 
-// The sums of the gradients, and of the scalars `beside` them, over all micro-batches of a step, to be read in BetweenScope. Nothing is
-// weighted: the losses are. The sums are states (kAccumulator), zero again when the step ends.
+// For ops that run once a step, while the last micro-batch's backward goes on: a region beside backward (ProgramStep::beside), which
+// IsBesideLast() knows again. At least one parameter.
+Scope BesideLastScope(const Builder& b, const std::vector<Parameter>& parameters);
+bool IsBesideLast(const RegionInfo& region);
+
+// The sums of the gradients, and of the scalars `beside` them, over all micro-batches of a step, to be read in `read_in`, one of the two
+// scopes above. Nothing is weighted: the losses are. The sums are states (kAccumulator), zero again when the step ends.
 std::vector<Gradient> SumOverMicroBatches(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
-                                          std::vector<Value>* beside);
+                                          std::vector<Value>* beside, const Scope& read_in);
 
 // All gradients times min(1, norm_max / norm), where norm is the root of the sum of all their squares (Pascanu et al. 2013). With gradients
 // that are sums over the ranks, every rank finds the same norm.

@@ -81,11 +81,14 @@ Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_
   std::vector<Value> loss{f.loss};
   const std::vector<Parameter>& parameters = f.model.parameters;
   const bool several = job.micro_batches > 1, clips = job.optimizer.clip_norm > 0;
-  if (several) gradients = SumOverMicroBatches(b, parameters, gradients, &loss);
+  // Micro-batches are summed here before ranks are.
+  if (several)
+    gradients =
+        SumOverMicroBatches(b, parameters, gradients, &loss, ranks > 1 ? BesideLastScope(b, parameters) : BetweenScope(b, parameters));
   if (ranks > 1) {
     BucketOptions buckets{.group = kData, .bytes = job.bucket_bytes};
-    // Micro-batches are summed here before ranks are; a norm is of all sums, so nobody gains by waiting for some only.
-    if (several) buckets.sum_in = BetweenScope(b, parameters);
+    if (several) buckets.sum_in = BesideLastScope(b, parameters);
+    // A norm is of all sums, so nobody gains by waiting for some only.
     if (clips) buckets.read_in = BetweenScope(b, parameters);
     gradients = SumOverRanks(b, parameters, gradients, &loss, buckets);
   }
@@ -101,15 +104,22 @@ Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_
 Program StepProgram(const Graph& graph, std::int32_t micro_batches) {
   Program program, once;
   std::vector<RegionId> each;
+  RegionId beside_last;
   for (const ProgramStep& step : DefaultProgram(graph)) {
-    if (graph.region(step.region).kind == RegionKind::kUpdate) {
+    const RegionInfo& region = graph.region(step.region);
+    if (region.kind == RegionKind::kUpdate) {
       once.push_back(step);
+    } else if (IsBesideLast(region)) {
+      beside_last = step.region;
     } else {
       each.push_back(step.region);
     }
   }
   for (std::int32_t micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
-    for (RegionId region : each) program.push_back({region, micro_batch, 0});
+    for (RegionId region : each) {
+      const bool is_last = micro_batch + 1 == micro_batches && graph.region(region).kind == RegionKind::kBackward;
+      program.push_back({region, micro_batch, 0, is_last ? beside_last : RegionId()});
+    }
   }
   program.insert(program.end(), once.begin(), once.end());
   return program;

@@ -22,10 +22,10 @@
 namespace ropewalk::mlrunner {
 
 // Output 0: the loss of the global batch. With several ranks the gradients are summed in buckets, each as soon as backward has filled it;
-// with several micro-batches, when the last of them is through. Both sums come before the norm of all gradients is looked at.
+// with several micro-batches, as soon as the last one's backward has. Both sums come before the norm of all gradients is looked at.
 Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_t ranks);
 
-// Forward and backward of each micro-batch, one after the other, then the updates.
+// Forward and backward of each micro-batch, one after the other, what goes once beside the last backward, then the updates.
 Program StepProgram(const Graph& graph, std::int32_t micro_batches);
 
 // Outputs: the weighted sum of the losses; the weighted number of labels that the largest logit hits. `ranks` plays no part.

@@ -46,6 +46,15 @@ class OverlapBench(unittest.TestCase):
             # The products did sleep, in all steps of both trainings.
             self.assertGreaterEqual(min(line["backward_ms"] + line["compute_ms"] + line["step_ms"]), BACKWARD_MS)
 
+    def test_the_last_micro_batch_hides_the_sums_of_all(self):
+        lines = run(bucket_bytes=WEIGHT, micro_batches=3)
+        self.check_bytes(lines, WEIGHT)
+        for line in lines:
+            self.assertGreater(line["last_part_begin_ms"], line["backward_begin_ms"] + 2 * BACKWARD_MS)
+            self.assertTrue(all(line["last_part_begin_ms"] < at < line["backward_end_ms"] for at in line["submits_ms"][:-1]), line)
+            self.assertGreaterEqual(line["submits_ms"][-1], line["backward_end_ms"])
+            self.assertGreaterEqual(line["first_wait_ms"], line["backward_end_ms"])
+
     def test_one_bucket_overlaps_nothing(self):
         # The control: where all gradients lie in one bucket, nothing goes before the last product.
         lines = run(bucket_bytes=1 << 20, layers=0)

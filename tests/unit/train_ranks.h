@@ -178,6 +178,7 @@ struct RanOp {
   const OpDef* def = nullptr;
   Half half = Half::kWhole;
   Phase phase = Phase::kForward;
+  std::int32_t micro_batch = 0;
   std::int64_t begin_ns = 0, end_ns = 0;
 };
 
@@ -214,7 +215,7 @@ inline std::vector<RankResult> TrainOnThreads(const TrainJob& job, std::int32_t 
         result.losses.push_back(loss);
         result.times.clear();
         for (const OpTime& time : times)
-          result.times.push_back({time.op->def, time.op->half, time.op->provenance.phase, time.begin_ns, time.end_ns});
+          result.times.push_back({time.op->def, time.op->half, time.op->provenance.phase, time.micro_batch, time.begin_ns, time.end_ns});
         if (options.on_step) options.on_step(gang, step);
       };
       if (options.sums == Sums::kInMemory || options.sums == Sums::kNone)

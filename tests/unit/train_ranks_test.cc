@@ -146,24 +146,33 @@ TEST_F(TrainRanks, ACancelledTrainingEndsAtTheNextStep) {
   EXPECT_EQ(result[0].losses.size(), 5u);
 }
 
-// The first bucket's sum is begun before backward ends, the last one's after it; all are waited for in updates.
+// The first bucket's sum is begun before backward ends, as soon as the first product that a parameter waits for is there, the last one's
+// after it; all are waited for in updates. With micro-batches it is the last one's backward, and none begins before that.
 TEST_F(TrainRanks, SumsBeginBeforeBackwardEnds) {
-  auto results = TrainOnThreads(JobOf(Mlp("f32", 3, {"model.hidden=64, 64", "train.bucket_bytes=1K"})), 2);
-  ExpectFine(results);
-  std::int64_t backward_ends = 0, first_begins = 0, last_begins = 0, first_waited = 0;
-  int sums = 0;
-  for (const testing::RanOp& op : results[0].times) {
-    if (op.def == &kAllReduce && op.half == Half::kStart) {
-      if (sums++ == 0) first_begins = op.begin_ns;
-      last_begins = op.begin_ns;
+  for (std::int32_t parts : {1, 3}) {
+    auto results = TrainOnThreads(
+        JobOf(Mlp("f32", 3, {"model.hidden=64, 64", "train.bucket_bytes=1K", "train.micro_batches=" + std::to_string(parts)})), 2);
+    ExpectFine(results);
+    std::int64_t last_begins = 0, backward_ends = 0, first_sum = 0, last_sum = 0, first_waited = 0;
+    int sums = 0, products_before = 0;
+    for (const testing::RanOp& op : results[0].times) {
+      if (op.def == &kAllReduce && op.half == Half::kStart) {
+        if (sums++ == 0) first_sum = op.begin_ns;
+        last_sum = op.begin_ns;
+      }
+      if (op.def == &kAllReduce && op.half == Half::kDone && first_waited == 0) first_waited = op.begin_ns;
+      if (op.def != &kMatMul || op.phase != Phase::kBackward) continue;
+      if (op.micro_batch == parts - 1 && last_begins == 0) last_begins = op.begin_ns;
+      products_before += op.micro_batch == parts - 1 && sums == 0;
+      backward_ends = std::max(backward_ends, op.end_ns);
     }
-    if (op.def == &kAllReduce && op.half == Half::kDone && first_waited == 0) first_waited = op.begin_ns;
-    if (op.def == &kMatMul && op.phase == Phase::kBackward) backward_ends = std::max(backward_ends, op.end_ns);
+    ASSERT_GE(sums, 3) << parts;
+    EXPECT_EQ(products_before, 1) << parts;
+    EXPECT_GT(first_sum, last_begins) << parts;
+    EXPECT_LT(first_sum, backward_ends) << parts;
+    EXPECT_GT(last_sum, backward_ends) << parts;
+    EXPECT_GT(first_waited, backward_ends) << parts;
   }
-  ASSERT_GE(sums, 3);
-  EXPECT_LT(first_begins, backward_ends);
-  EXPECT_GT(last_begins, backward_ends);
-  EXPECT_GT(first_waited, backward_ends);
 }
 
 }  // namespace

@@ -49,9 +49,10 @@ Result<Graph> ChangeFloats(const Graph& graph, Dtype from, Dtype to);
 Result<Graph> SplitStartDone(const Graph& graph, OpId op, std::size_t delay);
 
 // Splits every op between ranks in halves that overlap with what lies around them: buckets and start halves go right behind the op that
-// makes the last of what they wait for, done halves right before the first op that waits for them, and into its region. So the sum of a
-// gradient bucket is on its way as soon as backward has filled it, and is waited for by the first update that reads it. Last of the
-// passes: others may move ops.
+// makes the last of what they wait for, done halves right before the first op that waits for them, and into its region. What backward
+// computes for one parameter goes before what else could be computed then: the gradient of a layer's weights before that of its input. So
+// the sum of a gradient bucket is on its way as soon as backward can fill it, and is waited for by the first update that reads it. Last of
+// the passes: others may move ops.
 Graph OverlapCollectives(const Graph& graph);
 
 // Recomputation: backward ops that use forward values of `recomputed` (by predicate on forward ops) use clones instead, made in the

@@ -1,6 +1,7 @@
 // Passes that prepare a graph for a strategy: halves of ops, recomputation, layouts.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -49,8 +50,9 @@ Result<Graph> SplitStartDone(const Graph& graph, OpId which, std::size_t delay) 
 }
 
 Graph OverlapCollectives(const Graph& graph) {
-  // Places in the new order. What stays has its old place; a bucket or a start half comes right behind the last op that it waits for, a
-  // done half right before the first that waits for it.
+  // Places in the new order. What stays has its old place; a bucket, a start half, and what is computed for one member of a bucket alone
+  // (the gradient of a parameter, its sum over micro-batches) come right behind the last op that they wait for, a done half right before the first that
+  // waits for it.
   struct Place {
     std::uint32_t at = 0;
     int side = 0;  // -1: before that op, 0: it, 1: behind it
@@ -60,6 +62,27 @@ Graph OverlapCollectives(const Graph& graph) {
   };
   const auto count = static_cast<std::uint32_t>(graph.ops.size());
   auto splits = [](const Op& op) { return op.half == Half::kWhole && op.def->traits.collective; };
+  std::vector<std::vector<OpId>> users = graph.Users();
+  auto is_of_sum = [&](const Op& op) {
+    if (op.def != &kRead && op.def != &kAssign) return false;
+    const StateId state = graph.value(op.inputs[0]).state;
+    return state.valid() && graph.state(state).kind == StateKind::kAccumulator;
+  };
+  // For which member of a bucket alone an op is computed, if it is: a gradient, or the state that sums it. All of backward is for some.
+  constexpr std::int64_t kNone = -1;
+  std::vector<std::int64_t> member(count, kNone);
+  for (std::uint32_t i = count; i-- > 0;) {
+    const Op& op = graph.ops[i];
+    if (is_of_sum(op)) member[i] = std::int64_t{count} + graph.value(op.inputs[0]).state.value;
+    if (op.half != Half::kWhole || op.def->traits.source || op.def->traits.collective || op.def == &kBucket || op.def == &kRead ||
+        op.def == &kAssign || graph.region(op.region).kind != RegionKind::kBackward)
+      continue;
+    std::set<std::int64_t> of;
+    for (ValueId out : op.outputs)
+      for (OpId user : users[out.value]) of.insert(graph.op(user).def == &kBucket ? i : member[user.value]);
+    if (of.size() == 1) member[i] = *of.begin();
+  }
+  auto goes_early = [&](std::uint32_t i) { return graph.ops[i].def == &kBucket || member[i] != kNone; };
   std::vector<std::uint32_t> early(count);  // behind which op the outputs are there
   std::vector<Place> places;
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -70,7 +93,7 @@ Graph OverlapCollectives(const Graph& graph) {
       places.push_back({0, -1, i, op.half});
       continue;
     }
-    if (!splits(op) && op.def != &kBucket) {
+    if (!splits(op) && !goes_early(i)) {
       places.push_back({i, 0, i, op.half});
       continue;
     }
@@ -79,7 +102,6 @@ Graph OverlapCollectives(const Graph& graph) {
     places.push_back({ready, 1, i, splits(op) ? Half::kStart : op.half});
     if (!splits(op)) early[i] = ready;
   }
-  std::vector<std::vector<OpId>> users = graph.Users();
   std::map<std::uint32_t, std::uint32_t> first_user;  // of what is split
   std::map<std::uint32_t, Place> of;
   for (const Place& place : places) of[place.op] = place;
