@@ -51,8 +51,8 @@ Result<Graph> SplitStartDone(const Graph& graph, OpId which, std::size_t delay) 
 
 Graph OverlapCollectives(const Graph& graph) {
   // Places in the new order. What stays has its old place; a bucket, a start half, and what is computed for one member of a bucket alone
-  // (the gradient of a parameter, its sum over micro-batches) come right behind the last op that they wait for, a done half right before the first that
-  // waits for it.
+  // (the gradient of a parameter, its sum over micro-batches) come right behind the last op that they wait for, a done half right before
+  // the first that waits for it.
   struct Place {
     std::uint32_t at = 0;
     int side = 0;  // -1: before that op, 0: it, 1: behind it
