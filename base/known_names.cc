@@ -58,6 +58,8 @@ const std::vector<ConfigKey>& KnownKeys() {
       {"master.dir", kText, "", "journal, artifacts and logs"},
       {"master.token_file", kText, "", "written with mode 0600 when missing"},
       {"master.artifacts", kBytes, "16G", "executables and libraries that are kept for the next submit"},
+      {"master.job_stdout", kBytes, "1G", "of what one job's main prints that is kept; what is above is counted"},
+      {"master.job_logs", kBytes, "64M", "of each other log of a job that is kept: what its tasks print, its events"},
       {"worker.join", kText, "127.0.0.1:7077", "the master"},
       {"worker.token_file", kText, "", "the cluster's token"},
       {"worker.listen", kText, "127.0.0.1:0", "where other workers read blocks"},

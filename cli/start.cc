@@ -42,6 +42,8 @@ Status StartMaster(const Invocation& invocation, const Config& config) {
   options.listen_address = config.Text("master.listen");
   options.token_file = TokenFile(config, "master");
   options.artifact_bytes_max = config.Number("master.artifacts");
+  options.job_output_bytes_max = config.Number("master.job_stdout");
+  options.job_log_bytes_max = config.Number("master.job_logs");
   options.on_listening = [&](const std::string& address) {
     std::printf("master listens on %s; token file %s; state in %s\n  start a worker:  ropewalk start worker --join %s --token-file %s\n",
                 address.c_str(), options.token_file.c_str(), options.state_dir.c_str(), address.c_str(), options.token_file.c_str());

@@ -31,11 +31,6 @@ void Committer::AddRecord(std::string bytes, bool sync) {
 
 void Committer::Then(std::function<void()> act) { outbox_.push_back({sync_wanted_, std::move(act)}); }
 
-void Committer::AddSync(std::function<Status()> sync, std::function<void()> synced) {
-  syncs_.syncs.push_back(std::move(sync));
-  syncs_.synced.push_back(std::move(synced));
-}
-
 void Committer::Pump() {
   if (pumping_ || failed_) return;
   pumping_ = true;
@@ -45,7 +40,7 @@ void Committer::Pump() {
     act();
   }
   pumping_ = false;
-  const bool wanted = sync_wanted_ > durable_ || !syncs_.syncs.empty() || pending_bytes_ >= kLazyBytes;
+  const bool wanted = sync_wanted_ > durable_ || pending_bytes_ >= kLazyBytes;
   if (wanted && !in_flight_ && !scheduled_) {
     // Posted, so that a burst of messages shares one sync.
     scheduled_ = true;
@@ -60,11 +55,9 @@ void Committer::Pump() {
 
 void Committer::StartCommit() {
   scheduled_ = false;
-  if (in_flight_ || failed_ || (pending_.empty() && syncs_.syncs.empty())) return;
+  if (in_flight_ || failed_ || pending_.empty()) return;
   if (lazy_timer_ != 0) loop_->Cancel(std::exchange(lazy_timer_, 0));
   CommitBatch batch;
-  batch.syncs = std::exchange(syncs_.syncs, {});
-  flight_synced_ = std::exchange(syncs_.synced, {});
   since_snapshot_ += pending_.size();
   batch.records = std::exchange(pending_, {});
   pending_bytes_ = 0;
@@ -103,7 +96,6 @@ void Committer::Finished(const Status& status) {
     return;
   }
   durable_ = flight_upto_;
-  for (const auto& synced : std::exchange(flight_synced_, {})) synced();
   Pump();
 }
 

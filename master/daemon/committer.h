@@ -2,6 +2,8 @@
 //
 //   AddRecord(r1, sync) Then(a) AddRecord(r2, sync) Then(b) Then(c) │ one write and sync of r1, r2 │ a b c
 //
+// It syncs nothing but the journal: what else must reach the disk (what jobs print, say) may be large, and would hold up every decision.
+//
 // While one write is under way, what comes gathers for the next one; the control thread never waits. After a failed write nothing more is
 // done: a failed sync is never retried, since nobody knows what reached the disk.
 //
@@ -26,14 +28,12 @@ namespace ropewalk::master {
 struct CommitBatch {
   std::vector<std::string> records;
   std::optional<std::vector<std::string>> snapshot;  // the whole state as it is after `records`
-  std::vector<std::function<Status()>> syncs;        // files whose bytes must last before `synced` is called
-  std::vector<std::function<void()>> synced;         // on the loop, afterwards
 };
 
 class Committer {
  public:
   struct Callbacks {
-    std::function<Status(CommitBatch&)> write;           // on the committer's thread: files first, then the journal
+    std::function<Status(CommitBatch&)> write;           // on the committer's thread
     std::function<std::vector<std::string>()> snapshot;  // on the loop, between two Steps
     std::function<void(const Status&)> failed;           // on the loop, once
   };
@@ -42,11 +42,10 @@ class Committer {
 
   void AddRecord(std::string bytes, bool sync);
   void Then(std::function<void()> act);
-  void AddSync(std::function<Status()> sync, std::function<void()> synced);
   // Does what may be done now and starts a write when one is wanted. Called after each group of the above.
   void Pump();
 
-  bool idle() const { return !in_flight_ && outbox_.empty() && pending_.empty() && syncs_.syncs.empty(); }
+  bool idle() const { return !in_flight_ && outbox_.empty() && pending_.empty(); }
   std::uint64_t commits() const { return commits_; }
 
  private:
@@ -65,7 +64,6 @@ class Committer {
   std::deque<Item> outbox_;
   std::vector<std::string> pending_;
   std::size_t pending_bytes_ = 0;
-  CommitBatch syncs_;              // only its syncs and synced
   std::uint64_t added_ = 0;        // records so far
   std::uint64_t sync_wanted_ = 0;  // number of the last record that must be synced soon
   std::uint64_t durable_ = 0;
@@ -80,8 +78,7 @@ class Committer {
   std::uint64_t flight_upto_ = 0;  // loop only
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::optional<CommitBatch> flight_;                 // under mutex_
-  std::vector<std::function<void()>> flight_synced_;  // loop only, while in flight
+  std::optional<CommitBatch> flight_;  // under mutex_
   bool stop_ = false;
   std::thread thread_;
 };

@@ -31,6 +31,8 @@ constexpr std::int64_t kOutputEndMs = 3'000;  // how long the end of a job's out
 constexpr std::size_t kOpenJobsMax = 64;      // finished jobs whose log files stay open
 constexpr std::uint32_t kFinishedPerCleanup = 64;
 constexpr std::uint32_t kStopGraceMs = 2'000;
+constexpr std::uint64_t kSettleBytes = 4u << 20;
+constexpr std::int64_t kSyncAgainMs = 200;
 
 Result<std::string> ReadOrCreateSecret(const std::string& path) {
   if (access(path.c_str(), F_OK) != 0) {
@@ -60,6 +62,7 @@ Master::Master(rpc::EventLoop& loop, MasterOptions options, std::function<void(c
 Master::~Master() {
   server_.reset();
   disk_.reset();
+  log_disk_.reset();
   committer_.reset();
   for (rpc::EventLoop::TimerId timer : timers_) loop_->Cancel(timer);
   for (auto& [id, job] : jobs_) loop_->Cancel(job.end_timer);
@@ -96,7 +99,6 @@ Status Master::Open() {
 
   Committer::Callbacks callbacks;
   callbacks.write = [store = records_.get()](CommitBatch& batch) -> Status {
-    for (const auto& sync : batch.syncs) RETURN_IF_ERROR(sync());
     if (!batch.records.empty()) RETURN_IF_ERROR(store->Append(batch.records));
     return batch.snapshot.has_value() ? store->Snapshot(*batch.snapshot) : Status();
   };
@@ -108,6 +110,7 @@ Status Master::Open() {
   callbacks.failed = [this](const Status& status) { Failed(status); };
   committer_ = std::make_unique<Committer>(*loop_, std::move(callbacks), options_.snapshot_records);
   disk_ = std::make_unique<SerialWorker>(kDiskQueueMax);
+  log_disk_ = std::make_unique<SerialWorker>(kDiskQueueMax);
 
   rpc::ServerOptions server;
   server.listen_address = options_.listen_address;
@@ -240,8 +243,8 @@ void Master::Carry(const scheduler::NameDriver& action) {
   if (job.logs == nullptr) return;
   auto acks = job.logs->NameDriver(action.executor);
   if (!acks.ok()) return OnOutputFailed(action.executor, acks.status());
-  SendAcks(*acks);
-  SyncStdout(action.job);
+  SyncLog(action.job, LogStream::kDriver);
+  Acknowledge(job, *acks);
 }
 
 template <class Order>
@@ -295,8 +298,8 @@ void Master::Carry(const scheduler::FinishJob& action) {
     auto it = jobs_.find(id);
     if (it == jobs_.end()) return;
     it->second.end_timer = 0;
-    it->second.ended = true;
-    for (int s = 0; s < 4; ++s) WakeLogWaiters(id, static_cast<LogStream>(s));
+    it->second.driver_late = true;
+    CheckEnded(id);
   });
   CheckEnded(id);
   WakeJobWaiters(id);
@@ -306,16 +309,23 @@ void Master::Carry(const scheduler::FinishJob& action) {
   }
 }
 
-// The driver's process is gone and all that it wrote is here: readers may be told that this was all.
+// The driver's process is gone, or has had its time, and all that it wrote is on the disk: readers may be told that this was all.
 void Master::CheckEnded(JobId id) {
   auto it = jobs_.find(id);
   if (it == jobs_.end() || !it->second.over || it->second.ended) return;
   JobEntry& job = it->second;
-  if (job.logs != nullptr && executors_.contains(job.logs->driver())) return;
+  if (job.logs != nullptr && !job.driver_late && executors_.contains(job.logs->driver())) return;
   if (job.logs != nullptr && job.logs->file(LogStream::kDriver)->size() > job.logs->shown(LogStream::kDriver))
     return;  // comes back after the sync
-  job.ended = true;
   loop_->Cancel(std::exchange(job.end_timer, 0));
+  EndLogs(id, job);
+}
+
+void Master::EndLogs(JobId id, JobEntry& job) {
+  job.ended = true;
+  if (job.logs != nullptr) {
+    if (Status status = job.logs->Ended(); !status.ok()) LOG(ERROR) << "logs of " << JobName(id) << ": " << status.ToString();
+  }
   for (int s = 0; s < 4; ++s) WakeLogWaiters(id, static_cast<LogStream>(s));
 }
 
@@ -334,25 +344,50 @@ void Master::Carry(const scheduler::LogEvent& action) {
   if (Status status = job.logs->Event(action.json); !status.ok()) {
     LOG_EVERY_N(ERROR, 100) << "event log of " << JobName(action.job) << ": " << status.ToString();
   }
+  SyncLog(action.job, LogStream::kEvents);
   WakeLogWaiters(action.job, LogStream::kEvents);
 }
 
-// Driver output is shown once it is durable: after a crash nobody has seen what a replacement could contradict.
-void Master::SyncStdout(JobId id) {
+// Driver output is shown once it is durable: after a crash nobody has seen what a replacement could contradict. Of the other streams nobody
+// waits for that. They go to the disk in pieces all the same: a file system that journals may make the next sync of any file, the journal's
+// too, wait for all that was written to others before.
+void Master::SyncLog(JobId id, LogStream stream) {
   JobEntry& job = Job(id);
-  if (job.logs == nullptr) return;
-  const std::shared_ptr<LogFile>& file = job.logs->file(LogStream::kDriver);
+  const auto i = static_cast<std::size_t>(stream);
+  if (job.logs == nullptr || job.syncing[i]) return;  // its end looks again
+  const std::shared_ptr<LogFile>& file = job.logs->file(stream);
   const std::uint64_t size = file->size();
-  if (size <= job.logs->shown(LogStream::kDriver)) return;
-  committer_->AddSync([file] { return file->Sync(); },
-                      [this, id, size] {
-                        auto it = jobs_.find(id);
-                        if (it == jobs_.end() || it->second.logs == nullptr) return;
-                        it->second.logs->Synced(size);
-                        WakeLogWaiters(id, LogStream::kDriver);
-                        CheckEnded(id);
-                      });
-  committer_->Pump();
+  const std::uint64_t least = stream == LogStream::kDriver ? 1 : kSettleBytes;
+  const std::uint64_t done = stream == LogStream::kDriver ? job.logs->shown(stream) : job.settled[i];
+  if (size < done + least) return;
+  job.syncing[i] = log_disk_->Post([this, id, stream, file, size] {
+    Status status = options_.sync_log ? options_.sync_log() : Status();
+    if (status.ok()) status = file->Sync();
+    loop_->Post([this, id, stream, size, status] { OnLogSynced(id, stream, size, status); });
+  });
+  if (!job.syncing[i])
+    loop_->After(kSyncAgainMs, [this, id, stream] {
+      if (jobs_.contains(id)) SyncLog(id, stream);
+    });
+}
+
+void Master::OnLogSynced(JobId id, LogStream stream, std::uint64_t bytes, const Status& status) {
+  auto it = jobs_.find(id);
+  if (it == jobs_.end() || it->second.logs == nullptr) return;
+  JobEntry& job = it->second;
+  const auto i = static_cast<std::size_t>(stream);
+  job.syncing[i] = false;
+  if (stream != LogStream::kDriver) {
+    if (!status.ok()) LOG(ERROR) << "a log of " << JobName(id) << ": " << status.ToString();
+    job.settled[i] = bytes;
+    return SyncLog(id, stream);
+  }
+  if (!status.ok()) return Failed(status);  // never tried again: nobody knows what reached the disk
+  job.logs->Synced(bytes);
+  SyncLog(id, stream);
+  Acknowledge(job, {});
+  WakeLogWaiters(id, stream);
+  CheckEnded(id);
 }
 
 std::string Master::JobToken(JobId job) const {

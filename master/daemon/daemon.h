@@ -87,8 +87,12 @@ class Master final : public rpc::ServerHandler {
     std::unique_ptr<JobLogs> logs;    // null: their files cannot be used
     bool over = false;                // FinishJob was carried out, or it was over when the master started
     bool ended = false;               // and nothing more will be written
+    bool driver_late = false;         // the end does not wait for its process any more
     std::vector<std::string> pinned;  // artifacts, until it is over
     rpc::EventLoop::TimerId end_timer = 0;
+    std::vector<JobLogs::Ack> held;  // of stdout, until more of it is on the disk
+    bool syncing[4] = {};            // a sync of that stream is under way or queued
+    std::uint64_t settled[4] = {};   // bytes of it that are on the disk
   };
   struct JobWaiter {
     rpc::ConnectionId connection = 0;
@@ -142,7 +146,9 @@ class Master final : public rpc::ServerHandler {
   std::string JobFolder(JobId job) const;
   void RemoveOldFolders();
   void CheckEnded(JobId job);
-  void SyncStdout(JobId job);
+  void EndLogs(JobId id, JobEntry& job);
+  void SyncLog(JobId job, LogStream stream);
+  void OnLogSynced(JobId job, LogStream stream, std::uint64_t bytes, const Status& status);
 
   // worker_messages.cc
   void OnWorkerFrame(rpc::ConnectionId id, const std::string& payload);
@@ -155,6 +161,7 @@ class Master final : public rpc::ServerHandler {
   void OnOutputFailed(ExecutorId executor, const Status& status);
   void OnArtifactRequest(rpc::ConnectionId id, const wire::ArtifactRequest& message);
   void SendOrder(Session& session, wire::ToWorker* order);
+  void Acknowledge(JobEntry& job, const std::vector<JobLogs::Ack>& acks);
   void SendAcks(const std::vector<JobLogs::Ack>& acks);
   void Allow(Session& session, JobId job);
   Session* FindWorker(WorkerId worker);
@@ -210,6 +217,7 @@ class Master final : public rpc::ServerHandler {
   // Last, so that they stop first: their threads use what is above.
   std::unique_ptr<Committer> committer_;
   std::unique_ptr<SerialWorker> disk_;
+  std::unique_ptr<SerialWorker> log_disk_;  // syncs what jobs print
   std::unique_ptr<rpc::Server> server_;
 };
 

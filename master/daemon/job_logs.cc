@@ -24,6 +24,8 @@ Result<std::unique_ptr<JobLogs>> JobLogs::Open(const std::string& folder, JobLog
   for (std::size_t i = 0; i < 4; ++i) {
     ASSIGN_OR_RETURN(logs->files_[i], LogFile::Open(folder + "/" + kFileNames[i]));
   }
+  for (std::size_t i = 0; i < 4; ++i)
+    logs->full_[i] = logs->was_full_[i] = logs->files_[i]->size() >= logs->LimitOf(static_cast<LogStream>(i));
   // What the file holds after a restart may not be on the disk yet; the first sync of new output covers it, and showing it loses nothing:
   // a replacement's output is compared with it.
   logs->stdout_length_ = logs->synced_ = logs->Stream(LogStream::kDriver).size();
@@ -33,11 +35,36 @@ Result<std::unique_ptr<JobLogs>> JobLogs::Open(const std::string& folder, JobLog
 Status JobLogs::AppendBounded(LogStream stream, std::string_view bytes) {
   const auto i = static_cast<std::size_t>(stream);
   LogFile& file = *files_[i];
-  if (full_[i]) return {};
-  if (file.size() + bytes.size() <= limits_.other_bytes) return file.Append(bytes);
-  full_[i] = true;
-  return file.Append(stream == LogStream::kEvents ? "{\"event\":\"log_full\"}\n"
-                                                  : "\n[ropewalk] the log has reached its limit; the rest is dropped\n");
+  const std::uint64_t room = full_[i] || limits_.other_bytes < file.size() ? 0 : limits_.other_bytes - file.size();
+  if (bytes.size() <= room) return file.Append(bytes);
+  // Of text what fits; half an event or half a line of an executor would be unreadable.
+  const std::size_t keep = stream == LogStream::kStderr ? static_cast<std::size_t>(room) : 0;
+  dropped_[i] += bytes.size() - keep;
+  if (std::exchange(full_[i], true)) return {};
+  const std::string note = stream == LogStream::kEvents
+                               ? "{\"event\":\"log_full\"}\n"
+                               : "\n[ropewalk] the log has reached its limit of " + std::to_string(limits_.other_bytes) +
+                                     " bytes (master.job_logs); what comes now is not kept\n";
+  return file.Append(std::string(bytes.substr(0, keep)) + note);
+}
+
+std::uint64_t JobLogs::LimitOf(LogStream stream) const { return stream == LogStream::kDriver ? limits_.stdout_bytes : limits_.other_bytes; }
+
+Status JobLogs::Ended() {
+  constexpr const char* kNames[4] = {"stdout", "stderr", "the other executors' output", "the event log"};
+  for (const LogStream stream : {LogStream::kDriver, LogStream::kStderr, LogStream::kExecutor, LogStream::kEvents}) {
+    const auto i = static_cast<std::size_t>(stream);
+    const std::uint64_t dropped = std::exchange(dropped_[i], 0);
+    if (dropped == 0) continue;
+    const std::string count = std::to_string(dropped);
+    // Stdout is the job's own, to the byte: what is to be said of it stands in stderr. These lines are beyond the limit, and few.
+    LogFile& file = Stream(stream == LogStream::kDriver ? LogStream::kStderr : stream);
+    RETURN_IF_ERROR(file.Append(stream == LogStream::kEvents
+                                    ? "{\"event\":\"log_dropped\",\"bytes\":" + count + "}\n"
+                                    : "[ropewalk] " + count + " bytes of " + kNames[i] + " were not kept" +
+                                          (was_full_[i] ? ", and those of before the master was started again\n" : "\n")));
+  }
+  return {};
 }
 
 Status JobLogs::AppendStdout(std::string_view bytes) {
@@ -45,10 +72,11 @@ Status JobLogs::AppendStdout(std::string_view bytes) {
   stdout_length_ += bytes.size();
   const std::uint64_t room = limits_.stdout_bytes > file.size() ? limits_.stdout_bytes - file.size() : 0;
   if (bytes.size() <= room) return file.Append(bytes);
+  dropped_[0] += bytes.size() - room;
   RETURN_IF_ERROR(file.Append(bytes.substr(0, room)));
   if (std::exchange(full_[0], true)) return {};
   return AppendBounded(LogStream::kStderr, "[ropewalk] the job's stdout has reached its limit of " + std::to_string(limits_.stdout_bytes) +
-                                               " bytes; the rest is dropped\n");
+                                               " bytes (master.job_stdout); what comes now is not kept\n");
 }
 
 // `bytes` lie below the stream's length: the job has said this before.

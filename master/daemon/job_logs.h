@@ -28,8 +28,8 @@ std::optional<LogStream> ParseLogStream(std::string_view name);  // "driver", "s
 
 struct JobLogLimits {
   std::uint64_t stdout_bytes = 1ull << 30;
-  std::uint64_t other_bytes = 64ull << 20;
-  std::uint64_t ahead_bytes = 4ull << 20;  // of stdout that an executor may be ahead of the driver
+  std::uint64_t other_bytes = 64ull << 20;  // of each other stream
+  std::uint64_t ahead_bytes = 4ull << 20;   // of stdout that an executor may be ahead of the driver
 };
 
 class JobLogs {
@@ -46,6 +46,8 @@ class JobLogs {
   Status Stderr(ExecutorId executor, std::string_view bytes);
   Status Event(std::string_view line);
   void Exited(ExecutorId executor);
+  // Nothing more will come: says behind each stream that reached its limit how much of it was not kept. Once.
+  Status Ended();
 
   ExecutorId driver() const { return driver_; }
   // True once: an executor's stdout differed from what was shown.
@@ -66,6 +68,7 @@ class JobLogs {
     bool differs = false;
   };
   explicit JobLogs(JobLogLimits limits) : limits_(limits) {}
+  std::uint64_t LimitOf(LogStream stream) const;
   LogFile& Stream(LogStream stream) { return *files_[static_cast<std::size_t>(stream)]; }
   Status Advance(ExecutorId executor, Replica& replica);
   Status AppendStdout(std::string_view bytes);
@@ -78,7 +81,9 @@ class JobLogs {
   std::shared_ptr<LogFile> files_[4];
   std::uint64_t stdout_length_ = 0;  // of the stream, also what the limit made us drop
   std::uint64_t synced_ = 0;
+  std::uint64_t dropped_[4] = {};  // bytes beyond the limit, in this life of the master
   bool full_[4] = {};
+  bool was_full_[4] = {};  // when it was opened: an earlier life of the master has dropped some, too
   ExecutorId driver_;
   std::map<ExecutorId, Replica> replicas_;
   std::optional<std::pair<ExecutorId, std::uint64_t>> difference_;

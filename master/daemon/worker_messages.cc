@@ -225,13 +225,16 @@ void Master::OnOutput(Session& session, const wire::Output& message) {
     ack.mutable_output_ack()->set_stream(wire::Output::STDERR);
     ack.mutable_output_ack()->set_offset(message.offset() + message.data().size());
     SendOrder(session, &ack);
-    WakeLogWaiters(id, executor == job.logs->driver() ? LogStream::kStderr : LogStream::kExecutor);
+    const LogStream stream = executor == job.logs->driver() ? LogStream::kStderr : LogStream::kExecutor;
+    SyncLog(id, stream);
+    WakeLogWaiters(id, stream);
     return;
   }
   if (message.stream() != wire::Output::STDOUT) return;
   auto acks = job.logs->Stdout(executor, message.offset(), message.data());
   if (!acks.ok()) return OnOutputFailed(executor, acks.status());
-  SendAcks(*acks);
+  SyncLog(id, LogStream::kDriver);
+  Acknowledge(job, *acks);
   ExecutorId differing;
   std::uint64_t offset = 0;
   if (job.logs->TakeDifference(&differing, &offset)) {
@@ -240,7 +243,7 @@ void Master::OnOutput(Session& session, const wire::Output& message) {
         id, "output_differs",
         "{\"event\":\"output_differs\",\"executor\":" + std::to_string(differing.value) + ",\"offset\":" + std::to_string(offset) + "}"});
   }
-  SyncStdout(id);
+  SyncLog(id, LogStream::kExecutor);
   WakeLogWaiters(id, LogStream::kExecutor);
 }
 
@@ -250,6 +253,14 @@ void Master::OnOutputFailed(ExecutorId executor, const Status& status) {
   if (status.code() != Code::kInvalid) return Failed(status);
   LOG(ERROR) << status.ToString();
   Carry(scheduler::StopExecutor{executors_.at(executor).worker, executor, status.ToString()});
+}
+
+// A job that prints faster than the disk writes waits for it, so that no sync is ever of more than this.
+void Master::Acknowledge(JobEntry& job, const std::vector<JobLogs::Ack>& acks) {
+  constexpr std::uint64_t kUnsyncedBytesMax = 8u << 20;
+  job.held.insert(job.held.end(), acks.begin(), acks.end());
+  if (job.logs->file(LogStream::kDriver)->size() > job.logs->shown(LogStream::kDriver) + kUnsyncedBytesMax) return;
+  SendAcks(std::exchange(job.held, {}));
 }
 
 void Master::SendAcks(const std::vector<JobLogs::Ack>& acks) {

@@ -232,7 +232,8 @@ class FakeWorker {
   std::atomic<bool> registered{false}, refused{false}, ended{false};
   std::atomic<bool> hold_tasks{false};  // keep tasks running for ever
   std::atomic<int> tasks_run{0}, executors_started{0}, published{0}, forgotten{0};
-  std::atomic<bool> mute{false};  // stop answering (a frozen machine)
+  std::atomic<std::uint64_t> acknowledged{0};  // of the stdout of the last executor that was told
+  std::atomic<bool> mute{false};               // stop answering (a frozen machine)
   std::string spec_argument() {
     std::lock_guard lock(mutex_);
     return spec_.argv_size() > 1 ? spec_.argv(1) : "";
@@ -308,6 +309,9 @@ class FakeWorker {
         break;
       case wire::ToWorker::kForgetJob:
         ++forgotten;
+        break;
+      case wire::ToWorker::kOutputAck:
+        acknowledged = order.output_ack().offset();
         break;
       case wire::ToWorker::kStartExecutor: {
         const std::uint64_t executor = order.start_executor().executor();

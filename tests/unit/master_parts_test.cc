@@ -245,7 +245,7 @@ TEST_F(LogsTest, StreamsAreBoundedAndLinesOfExecutorsWhole) {
   ASSERT_TRUE(logs_->NameDriver(ExecutorId{1}).ok());
   ASSERT_TRUE(logs_->Stdout(ExecutorId{1}, 0, std::string(80, 'x')).ok());
   EXPECT_EQ(Shown(), std::string(50, 'x'));
-  EXPECT_NE(Read(LogStream::kStderr).find("reached its limit"), std::string::npos);
+  EXPECT_NE(Read(LogStream::kStderr).find("stdout has reached its limit of 50 bytes (master.job_stdout)"), std::string::npos);
   ASSERT_TRUE(logs_->Stderr(ExecutorId{2}, "half").ok());
   ASSERT_TRUE(logs_->Stderr(ExecutorId{3}, "other\n").ok());
   ASSERT_TRUE(logs_->Stderr(ExecutorId{2}, " line\nlast").ok());
@@ -255,6 +255,38 @@ TEST_F(LogsTest, StreamsAreBoundedAndLinesOfExecutorsWhole) {
   EXPECT_LT(Read(LogStream::kExecutor).size(), 1'200u);
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(logs_->Event("{\"event\":\"task_lost\"}").ok());
   EXPECT_LT(Read(LogStream::kEvents).size(), 1'200u);
+}
+
+// Each stream says to the byte what of it was not kept, when nothing more can come.
+TEST_F(LogsTest, WhatIsNotKeptIsCounted) {
+  const ExecutorId driver{1}, other{2};
+  const JobLogLimits limits{.stdout_bytes = 50, .other_bytes = 1'000};
+  Open(limits);
+  ASSERT_TRUE(logs_->NameDriver(driver).ok());
+  ASSERT_TRUE(logs_->Stdout(driver, 0, std::string(40, 'x')).ok());
+  ASSERT_TRUE(logs_->Ended().ok());
+  EXPECT_EQ(Read(LogStream::kStderr), "") << "all was kept";
+  ASSERT_TRUE(logs_->Stdout(driver, 40, std::string(40, 'x')).ok());
+  ASSERT_TRUE(logs_->Stdout(driver, 80, std::string(7, 'x')).ok());
+  std::uint64_t said = 0;
+  for (int i = 0; i < 9; ++i, said += 300) ASSERT_TRUE(logs_->Stderr(driver, std::string(300, 'e')).ok());
+  std::uint64_t lines = 0;
+  for (int i = 0; i < 20; ++i, ++lines) ASSERT_TRUE(logs_->Stderr(other, std::string(95, 'o') + "\n").ok());  // 100 with "[2] "
+  ASSERT_TRUE(logs_->Ended().ok());
+  const std::string err = Read(LogStream::kStderr), log = Read(LogStream::kExecutor);
+  EXPECT_NE(err.find("[ropewalk] 37 bytes of stdout were not kept\n"), std::string::npos) << err;
+  EXPECT_NE(err.find("reached its limit of 1000 bytes (master.job_logs)"), std::string::npos) << err;
+  const std::size_t first = err.find(std::string(300, 'e')), note = err.find("\n[ropewalk] the log has");
+  ASSERT_NE(note, std::string::npos);
+  EXPECT_NE(err.find("[ropewalk] " + std::to_string(said - (note - first)) + " bytes of stderr were not kept\n"), std::string::npos) << err;
+  EXPECT_NE(log.find("[ropewalk] 1000 bytes of the other executors' output were not kept\n"), std::string::npos) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), 'o') / 95, 10) << log;
+  Open(limits);  // the master starts again: it does not know how much an earlier life of it left out
+  ASSERT_TRUE(logs_->NameDriver(driver).ok());
+  ASSERT_TRUE(logs_->Stderr(driver, "more").ok());
+  ASSERT_TRUE(logs_->Ended().ok());
+  EXPECT_TRUE(
+      Read(LogStream::kStderr).ends_with("[ropewalk] 4 bytes of stderr were not kept, and those of before the master was started again\n"));
 }
 
 TEST(Convert, VersionsOfWorkersAndJobs) {
