@@ -22,7 +22,7 @@ class DevCluster : public testing::Test {
   }
   void TearDown() override {
     dev_.reset();
-    fs::remove_all(dir_);
+    RemoveTree(dir_);
   }
   void StartDev() {
     dev_ = Start({"start", "dev", "--dir", "state", "--port", "0", "--workers", "2", "--slots", "1", "--memory", "256M"}, "dev");

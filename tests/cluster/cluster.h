@@ -60,7 +60,7 @@ class Cluster {
     if (testing::Test::HasFailure()) {
       std::cerr << Logs() << "state kept in " << dir_ << "\n";
     } else {
-      fs::remove_all(dir_);
+      RemoveTree(dir_);
     }
   }
 

@@ -21,7 +21,7 @@ class EmbeddedProcess : public testing::Test {
     fs::create_directories(dir_);
     std::ofstream(dir_ / "small") << "a b a\nc\n";
   }
-  void TearDown() override { fs::remove_all(dir_); }
+  void TearDown() override { RemoveTree(dir_); }
   std::unique_ptr<Process> SlowJob(std::vector<std::string> args = {}) {
     args.insert(args.begin(), {fs::read_symlink("/proc/self/exe"), "--job", "out"});
     return std::make_unique<Process>(Process::Options{args, {}, dir_, dir_ / ("log" + std::to_string(runs_++))});

@@ -49,6 +49,18 @@ bool Eventually(Condition condition, int timeout_ms = 30'000) {
   return true;
 }
 
+// Removes a folder in which processes that were killed a moment ago, or their children, may still make and remove files.
+inline void RemoveTree(const fs::path& folder) {
+  std::error_code error;
+  for (int attempt = 0; attempt < 500; ++attempt) {
+    error.clear();
+    fs::remove_all(folder, error);
+    if (!error && !fs::exists(folder)) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  ADD_FAILURE() << folder << " cannot be removed: " << error.message();
+}
+
 class Process {
  public:
   struct Options {
