@@ -409,8 +409,8 @@ double SecondsOf(std::uint32_t maps) {
   return now() - begin;
 }
 
-// No time is promised, only that a task of a large job costs about as much as one of a small job: work that grows with the square would cost
-// ten times as much.
+// No time is promised, only that a task of a large job costs about as much as one of a small job: work that grows with the square would
+// cost ten times as much.
 TEST(SchedulerRules, FiftyThousandTasksCostLittleEach) {
   const double few = SecondsOf(5'000), many = SecondsOf(50'000);
   std::printf("  %.1f us a task of 5,000, %.1f of 50,000\n", few / 5'000 * 1e6, many / 50'000 * 1e6);
