@@ -183,8 +183,10 @@ class Connected : public Communicator {
     };
     std::vector<std::int32_t> blamed = stall.ranks;
     std::string why = "they wait in calls, too: of other ranks, or in another order";
+    Code code = Code::kDeadlineExceeded;  // of the programs: formed anew, they would come to the same place
     if (auto silent = those(Links::Answer::kNone); !silent.empty()) {
       blamed = silent;
+      code = Code::kUnavailable;
       why = "its process does not answer: it is stopped, or its machine hangs";
     } else if (auto elsewhere = those(Links::Answer::kElsewhere); !elsewhere.empty()) {
       auto is_missed = [&](std::int32_t peer) { return std::find(stall.ranks.begin(), stall.ranks.end(), peer) != stall.ranks.end(); };
@@ -196,7 +198,7 @@ class Connected : public Communicator {
     std::string names;
     for (std::int32_t peer : blamed) names += (names.empty() ? "" : ", ") + ("rank " + std::to_string(peer));
     if (names.empty()) names = "the library";
-    return Status(Code::kUnavailable, "COLL28",
+    return Status(code, "COLL28",
                   names + (blamed.size() > 1 ? " are" : " is") + " waited for: rank " + std::to_string(rank()) + " has been at " +
                       Describe(stall.call) + " for " + std::to_string(stall.waited_ms) + " ms" +
                       (stall.has_begun ? "" : ", which has not begun"),

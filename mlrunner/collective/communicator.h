@@ -18,7 +18,8 @@
 // where a peer of the same machine must read it. `in` and `out` may be the same.
 //
 // A call whose ranks do not all come is waited for no longer than timeout_ms; then all ranks fail with a status that names the ranks that
-// are waited for and the call (COLL28, kUnavailable).
+// are waited for and the call (COLL28). Where a process does not answer that is kUnavailable, and a gang is formed anew; where programs do
+// not come it is kDeadlineExceeded, for they would not come the next time either.
 //
 // When a rank dies, leaves or fails, or Abort() is called, all waiting and all later calls of the others fail with a status that names it
 // (COLL20, kUnavailable); then the communicator is of no more use. A new one needs a new epoch.
@@ -114,7 +115,8 @@ struct CollectiveCall {
   std::int64_t* received = nullptr;
   // Mixing with neighbours: out of rank i = the sum over j of mixing[i][j] times in of rank j; the same matrix on all ranks. The window has
   // room for one vector of each rank that this one takes from, and belongs to calls of one kind. "window" waits for this round's vectors,
-  // "window_relaxed" takes what is there, whoever stands still; ranks may make more or fewer of such calls, and call them by any name.
+  // "window_relaxed" takes what is there, whoever stands still; ranks may make more or fewer of such calls, and call them by any name, but
+  // each comes to its relaxed windows for the first time in the same order (blocking calls; submitted ones are matched as all are).
   const std::vector<std::vector<double>>* mixing = nullptr;
   const Window* window = nullptr;
 };

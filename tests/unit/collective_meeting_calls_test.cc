@@ -147,6 +147,21 @@ TEST_P(MeetingCalls, EveryDifferenceOfMixingCallsIsFound) {
       });
 }
 
+// Gossip in turns, one relaxed window for each pair: a matrix that leaves a rank alone counts as its use of that window, too.
+TEST_P(MeetingCalls, PairsThatMixInTurnsAreLeftAlone) {
+  const std::vector<Weights> pairs = {
+      {{.5, .5, 0}, {.5, .5, 0}, {0, 0, 1}}, {{1, 0, 0}, {0, .5, .5}, {0, .5, .5}}, {{.5, 0, .5}, {0, 1, 0}, {.5, 0, .5}}};
+  WithRanks(3, Over(GetParam()), [&](Communicator& all, Meeting&) {
+    Desk desks[] = {Desk(&all), Desk(&all), Desk(&all)};
+    for (int round = 0; round < 20; ++round)
+      for (std::size_t pair = 0; pair < pairs.size(); ++pair) {
+        Status status = all.Mix(desks[pair].Relaxed(pairs[pair], "pair"));
+        ASSERT_TRUE(status.ok()) << "round " << round << ", pair " << pair << ": " << status.ToString();
+      }
+    EXPECT_TRUE(all.Barrier().ok());
+  });
+}
+
 TEST_P(MeetingCalls, ARelaxedWindowIsForOneKindOfCall) {
   WithRanks(2, Over(GetParam()), [&](Communicator& all, Meeting& meeting) {
     Desk desk(&all);

@@ -152,7 +152,7 @@ void Engine::LookForStall(Watch* watch) {
   watch->looked_at_ms = now_ms;
   if (std::exchange(watch->steps, steps()) != steps()) watch->waited_ms = 0;
   // A look that comes so late says that this process itself stood still.
-  watch->waited_ms += std::min(since_ms, kBetweenLooksMsMax);
+  watch->waited_ms += std::min({since_ms, kBetweenLooksMsMax, std::max<std::int64_t>(timeout_.ms / 4, 1)});
   if (watch->waited_ms < timeout_.ms || has_failed_.load(std::memory_order_acquire)) return;
   timeout_.on_stalled(WhatStalls(watch->waited_ms));
 }
@@ -169,9 +169,9 @@ Engine::Stall Engine::WhatStalls(std::int64_t waited_ms) const {
   if (pending_.empty()) return stall;
   stall.call = pending_.begin()->second->label;
   stall.has_begun = false;
-  for (std::int32_t peer = 1; rank_ == 0 && peer < ranks_; ++peer)
-    if (heard_[peer] <= pending_.begin()->first) stall.ranks.push_back(peer);
-  if (rank_ != 0) stall.ranks.push_back(0);
+  // Rank 0 knows who has not submitted it; to the others it may be any.
+  for (std::int32_t peer = 0; peer < ranks_; ++peer)
+    if (peer != rank_ && (rank_ != 0 || heard_[peer] <= pending_.begin()->first)) stall.ranks.push_back(peer);
   return stall;
 }
 

@@ -306,6 +306,8 @@ void Instance::Start(std::int32_t first_channel, const CallLabel& label, bool is
   std::fill(natives_.begin(), natives_.end(), Native::kNone);
   // On one channel at least: a peer that is at a call with messages may find out there.
   transport_->SetLabel(first_channel, std::max(channels_, 1), label);
+  for (std::size_t b = 0; is_one_sided_ && b < windows_.size(); ++b)
+    if (windows_[b] >= 0 && header_->buffers[b].relaxed) means_.one_sided->Use(windows_[b], first_channel);
   if (header_->counter_count > 0) {
     call_ = {.lane = first_channel, .number = means_.one_sided->Begin(first_channel, label)};
     if (first_channel == 0 && label.sequence != kUncounted)

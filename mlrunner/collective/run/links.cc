@@ -158,7 +158,7 @@ void Links::Hear(std::int32_t rank) {
       std::lock_guard lock(tell_mutex_);
       (void)!send(peer.link.get(), here.data(), here.size(), MSG_NOSIGNAL | MSG_DONTWAIT);  // as in Tell()
     } else if (kind == Kind::kHere && body.remaining() == 1) {
-      note(true, body.Fixed<std::uint8_t>() != 0 ? Answer::kWaits : Answer::kElsewhere);
+      note(!peer.has_left, body.Fixed<std::uint8_t>() != 0 ? Answer::kWaits : Answer::kElsewhere);
     } else if (why.has_value()) {
       peer.has_left = true;  // what comes now is not worth another word
       events_.on_failed(*why);

@@ -100,6 +100,8 @@ class OneSided {
     Dtype dtype = Dtype::kF32, accumulator = Dtype::kF32;
     ReduceOp fold = ReduceOp::kSum;
   };
+  // A call begins that uses this relaxed window, also where this rank neither puts nor reads: all ranks count its first use.
+  void Use(std::int32_t window, std::int32_t lane) { OrderOf(window, lane); }
   // kDone: it is done, or on its way; kBlocked: not now; kFailed: status(). `label`: of the call that it is a part of.
   Outcome Do(const Work& work, const CallLabel& label);
   // Whether what this channel of the lane did to the peer is done.
