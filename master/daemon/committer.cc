@@ -29,6 +29,8 @@ void Committer::AddRecord(std::string bytes, bool sync) {
   pending_.push_back(std::move(bytes));
 }
 
+void Committer::Before(std::function<Status()> act) { before_.push_back(std::move(act)); }
+
 void Committer::Then(std::function<void()> act) { outbox_.push_back({sync_wanted_, std::move(act)}); }
 
 void Committer::Pump() {
@@ -59,6 +61,7 @@ void Committer::StartCommit() {
   if (lazy_timer_ != 0) loop_->Cancel(std::exchange(lazy_timer_, 0));
   CommitBatch batch;
   since_snapshot_ += pending_.size();
+  batch.before = std::exchange(before_, {});
   batch.records = std::exchange(pending_, {});
   pending_bytes_ = 0;
   flight_upto_ = added_;
@@ -81,7 +84,10 @@ void Committer::Run() {
     if (stop_) return;
     CommitBatch batch = *std::exchange(flight_, std::nullopt);
     lock.unlock();
-    Status status = callbacks_.write(batch);
+    Status status;
+    for (const std::function<Status()>& act : batch.before)
+      if (status.ok()) status = act();
+    if (status.ok()) status = callbacks_.write(batch);
     loop_->Post([this, status] { Finished(status); });
     lock.lock();
   }

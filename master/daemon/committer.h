@@ -2,7 +2,7 @@
 //
 //   AddRecord(r1, sync) Then(a) AddRecord(r2, sync) Then(b) Then(c) │ one write and sync of r1, r2 │ a b c
 //
-// It syncs nothing but the journal: what else must reach the disk (what jobs print, say) may be large, and would hold up every decision.
+// It syncs nothing but the journal and what Before() asks for, which has to be small: what jobs print, say, would hold up every decision.
 //
 // While one write is under way, what comes gathers for the next one; the control thread never waits. After a failed write nothing more is
 // done: a failed sync is never retried, since nobody knows what reached the disk.
@@ -26,6 +26,7 @@
 namespace ropewalk::master {
 
 struct CommitBatch {
+  std::vector<std::function<Status()>> before;  // in order, before the records
   std::vector<std::string> records;
   std::optional<std::vector<std::string>> snapshot;  // the whole state as it is after `records`
 };
@@ -41,6 +42,8 @@ class Committer {
   ~Committer();  // waits for the write under way; what was not started is dropped, as by a crash
 
   void AddRecord(std::string bytes, bool sync);
+  // On the committer's thread before the next record, and all after it, is written. If it fails, so has the write.
+  void Before(std::function<Status()> act);
   void Then(std::function<void()> act);
   // Does what may be done now and starts a write when one is wanted. Called after each group of the above.
   void Pump();
@@ -62,6 +65,7 @@ class Committer {
     std::function<void()> act;
   };
   std::deque<Item> outbox_;
+  std::vector<std::function<Status()>> before_;  // of pending_
   std::vector<std::string> pending_;
   std::size_t pending_bytes_ = 0;
   std::uint64_t added_ = 0;        // records so far

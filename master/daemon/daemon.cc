@@ -174,6 +174,8 @@ void Master::Step(const scheduler::Event& event) {
 }
 
 void Master::Take(std::vector<scheduler::SchedulerAction> actions) {
+  for (const scheduler::SchedulerAction& action : actions)
+    if (const auto* finish = std::get_if<scheduler::FinishJob>(&action)) KeepOutputOf(finish->job);
   for (scheduler::SchedulerAction& action : actions) {
     if (auto* record = std::get_if<scheduler::JournalRecord>(&action)) {
       committer_->AddRecord(std::move(record->bytes), record->sync);
@@ -185,6 +187,15 @@ void Master::Take(std::vector<scheduler::SchedulerAction> actions) {
   }
   committer_->Pump();
   WakeJobWaiters();
+}
+
+// A job that is over is not run again: what it has printed must be there before the record of its end is. That is no more than
+// Acknowledge() lets be unsynced.
+void Master::KeepOutputOf(JobId id) {
+  const auto it = jobs_.find(id);
+  if (it == jobs_.end() || it->second.logs == nullptr) return;
+  const std::shared_ptr<LogFile>& file = it->second.logs->file(LogStream::kDriver);
+  if (file->size() > it->second.logs->shown(LogStream::kDriver)) committer_->Before([file] { return file->Sync(); });
 }
 
 void Master::Carry(const scheduler::AcceptJob& action) {

@@ -125,6 +125,7 @@ class Master final : public rpc::ServerHandler {
   // daemon.cc
   void Step(const scheduler::Event& event);
   void Take(std::vector<scheduler::SchedulerAction> actions);
+  void KeepOutputOf(JobId job);
   void Carry(const scheduler::AcceptJob& action);
   void Carry(const scheduler::RefuseJob& action);
   void Carry(const scheduler::StartExecutor& action);

@@ -4,7 +4,8 @@
 // Stdout is one stream although its driver may be replaced: every executor runs the same main, so each one's stdout is the same stream.
 // What an executor writes below the length of driver.out is compared and dropped; what the driver writes beyond it is appended; what
 // another executor writes beyond it is kept (bounded) until the driver gets there or the executor becomes the driver. Output is
-// acknowledged when it is kept; an executor that runs too far ahead is not acknowledged and so waits.
+// acknowledged when it is kept and little of the stream is not synced; an executor that runs too far ahead is not acknowledged and so
+// waits.
 //
 // Owner: the master. Thread rule: one thread; the Sync() of a file may run on another.
 #pragma once

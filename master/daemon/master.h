@@ -1,5 +1,6 @@
 // The master daemon: the shell around the scheduler core. Sockets and timers become events, decisions become durable, then actions are
-// carried out. One control thread; one thread that syncs the journal; one that moves artifacts between sockets and disk.
+// carried out. One control thread; one thread that syncs the journal; one that syncs logs; one that moves artifacts between sockets
+// and disk.
 //
 // Thread rule: RunMaster blocks its caller; it takes SIGTERM and SIGINT over for the process.
 #pragma once

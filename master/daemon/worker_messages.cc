@@ -255,7 +255,7 @@ void Master::OnOutputFailed(ExecutorId executor, const Status& status) {
   Carry(scheduler::StopExecutor{executors_.at(executor).worker, executor, status.ToString()});
 }
 
-// A job that prints faster than the disk writes waits for it, so that no sync is ever of more than this.
+// A job that prints faster than the disk writes waits for it: a sync is of hardly more than this, and what was on its way meanwhile.
 void Master::Acknowledge(JobEntry& job, const std::vector<JobLogs::Ack>& acks) {
   constexpr std::uint64_t kUnsyncedBytesMax = 8u << 20;
   job.held.insert(job.held.end(), acks.begin(), acks.end());

@@ -8,8 +8,8 @@
 #include "mlrunner/kernels/kernel.h"
 
 // The same loop compiled for several instruction sets, chosen when the program starts, by what the processor can do: `arch=` with the name
-// of a model would be chosen on just that model. All clones of a loop give the same bits (CMakeLists.txt: -ffp-contract=off), for replicas
-// may run on unlike processors. Sanitizers cannot run such choosers that early.
+// of a model would be chosen on just that model. All clones give the same bits by their own arithmetic (CMakeLists.txt: -ffp-contract=off),
+// since replicas may update on unlike processors; what libm does (log, pow) may differ. Sanitizers cannot run such choosers that early.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
 #define ROPEWALK_CLONES
 #else

@@ -83,7 +83,7 @@ Result<std::string> RunRank(dag::GangContext& gang, dag::TaskContext& task, cons
   Trained trained;
   TrainHooks hooks;
   hooks.load = [&] { return Survey(task, inputs, options); };
-  hooks.parameter_values_max = static_cast<std::int64_t>(task.settings->collect_bytes_max / sizeof(double));  // as Encode writes them
+  hooks.result_words_max = static_cast<std::int64_t>(task.settings->collect_bytes_max / sizeof(double));  // as Encode writes them
   if (gang.rank() == 0) {
     hooks.on_step = [&](std::int64_t, double loss) { trained.losses.push_back(loss); };
     hooks.on_parameter = [&](const std::string& name, const Tensor& tensor) {

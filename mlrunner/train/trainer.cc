@@ -167,15 +167,20 @@ class Rank {
 
   // All ranks find the same, before hours of steps are made for a result that cannot be given back.
   Status CanBeHeld() const {
-    if (hooks_.parameter_values_max == 0) return {};
-    std::int64_t values = 0;
-    for (const StateInfo& state : graph_.states)
-      if (state.kind == StateKind::kParameter) values += NumElements(Evaluate(state.type.shape, {rows_}));
-    if (values <= hooks_.parameter_values_max) return {};
-    return Status(
-        Code::kUserError, "TRAIN06", fmt::format("the model has {} parameters, and its result would not reach main", values),
-        fmt::format("what a training on a dataset returns goes through the master and fits {} of them", hooks_.parameter_values_max),
-        "take a smaller model, or `ropewalk train` with [checkpoint], which writes the parameters into files");
+    if (hooks_.result_words_max == 0) return {};
+    constexpr std::int64_t kWordsBesides = 16;          // lengths, and the summary
+    std::int64_t parameters = 0, words = StepsInAll();  // a loss each
+    for (const StateInfo& state : graph_.states) {
+      if (state.kind != StateKind::kParameter) continue;
+      const Dims dims = Evaluate(state.type.shape, {rows_});
+      parameters += NumElements(dims);
+      words += NumElements(dims) + static_cast<std::int64_t>(dims.size() + state.name.size() / 8) + kWordsBesides;
+    }
+    if (words + kWordsBesides <= hooks_.result_words_max) return {};
+    return Status(Code::kUserError, "TRAIN06",
+                  fmt::format("the result of the training, {} parameters and {} losses, would not reach main", parameters, StepsInAll()),
+                  fmt::format("what a training on a dataset returns goes through the master and fits {} numbers", hooks_.result_words_max),
+                  "take a smaller model or fewer steps, or `ropewalk train` with [checkpoint], which writes the parameters into files");
   }
 
   // Do all ranks train the same, and from where? Rank 0 says which checkpoint it is.

@@ -31,10 +31,11 @@ struct TrainHooks {
   std::function<Result<DataSet>()> load;                              // instead of what the job's [data] names; held_out may be null
   std::function<void(std::int64_t step, double loss)> on_step;        // after each, on the rank's thread
   std::function<void(const std::string& name, Tensor)> on_parameter;  // rank 0: each one, when all steps are made
-  std::int64_t parameter_values_max = 0;                              // what on_parameter's caller can hold of all of them; 0: any
-  std::vector<OpTime>* times = nullptr;                               // of the last step; their ops are gone when TrainRank returns
-  std::function<void(KernelTable*)> kernels;                          // puts others in the places of the trainer's
-  storage::FileSystem* files = nullptr;                               // for checkpoints; null: this machine's
+  // Of 8 bytes: what the caller can hold of all parameters and the losses of all steps; 0: any.
+  std::int64_t result_words_max = 0;
+  std::vector<OpTime>* times = nullptr;       // of the last step; their ops are gone when TrainRank returns
+  std::function<void(KernelTable*)> kernels;  // puts others in the places of the trainer's
+  storage::FileSystem* files = nullptr;       // for checkpoints; null: this machine's
   // Null: Communicator::Connect.
   std::function<Result<std::unique_ptr<collective::Communicator>>(dag::GangContext&, const collective::CommunicatorOptions&)> connect;
 };

@@ -64,6 +64,44 @@ TEST(Committer, NothingIsDoneBeforeWhatItFollowsIsDurable) {
   EXPECT_LT(commits, 1'000u);  // shared
 }
 
+TEST(Committer, WhatIsAskedForBeforeARecordIsDoneBeforeItAndFailsItsWrite) {
+  rpc::EventLoop loop;
+  std::vector<std::string> done;  // on the committer's thread, read when it has told of the last
+  Status failure;
+  Committer committer(loop,
+                      {.write =
+                           [&](CommitBatch& batch) {
+                             done.insert(done.end(), batch.records.begin(), batch.records.end());
+                             return Status();
+                           },
+                       .snapshot = {},
+                       .failed =
+                           [&](const Status& status) {
+                             failure = status;
+                             loop.Stop();
+                           }},
+                      ~0ull);
+  auto before = [&](std::string name, Status status) {
+    committer.Before([&done, name = std::move(name), status = std::move(status)] {
+      done.push_back(name);
+      return status;
+    });
+  };
+  before("sync 1", {});
+  before("sync 2", {});
+  committer.AddRecord("a", true);
+  committer.Then([&] {
+    before("sync 3", Status(Code::kResourceExhausted, "T2", "disk full"));
+    before("sync 4", {});
+    committer.AddRecord("b", true);
+    committer.Then([] { ADD_FAILURE() << "the record was not written"; });
+  });
+  committer.Pump();
+  loop.Run();
+  EXPECT_EQ(failure.tag(), "T2");
+  EXPECT_EQ(done, (std::vector<std::string>{"sync 1", "sync 2", "a", "sync 3"}));
+}
+
 TEST(Committer, AFailedWriteIsTheEnd) {
   rpc::EventLoop loop;
   int writes = 0, failures = 0, acts = 0;

@@ -74,8 +74,9 @@ Graph OverlapCollectives(const Graph& graph) {
   for (std::uint32_t i = count; i-- > 0;) {
     const Op& op = graph.ops[i];
     if (is_of_sum(op)) member[i] = std::int64_t{count} + graph.value(op.inputs[0]).state.value;
-    if (op.half != Half::kWhole || op.def->traits.source || op.def->traits.collective || op.def == &kBucket || op.def == &kRead ||
-        op.def == &kAssign || graph.region(op.region).kind != RegionKind::kBackward)
+    // What needs nothing would go to the front, and hold its memory until it is used.
+    if (op.inputs.empty() || op.half != Half::kWhole || op.def->traits.source || op.def->traits.collective || op.def == &kBucket ||
+        op.def == &kRead || op.def == &kAssign || graph.region(op.region).kind != RegionKind::kBackward)
       continue;
     std::set<std::int64_t> of;
     for (ValueId out : op.outputs)
