@@ -30,6 +30,7 @@
 #include <fmt/ranges.h>
 
 #include "bench/hub.h"
+#include "bench/must.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/train/trainer.h"
 
@@ -42,16 +43,7 @@ constexpr std::int64_t kWarmSteps = 3;                     // not measured
 constexpr int kRoundsAlone = 15;                           // of sums alone, of which the first are not measured
 constexpr std::size_t kBulkBytes = std::size_t{64} << 20;  // over the link
 
-void Must(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  std::_Exit(1);
-}
-template <class T>
-T Must(Result<T> result) {
-  Must(result.ok() ? Status() : result.status());
-  return *std::move(result);
-}
+using bench::Must;
 void MustSystem(bool is_well, const std::string& what) {
   if (!is_well) Must(Status(Code::kUnavailable, "BENCH07", what, std::strerror(errno), "run it by bench/overlap/run.py, as root"));
 }

@@ -23,6 +23,7 @@
 
 #include "base/hash.h"
 #include "bench/hub.h"
+#include "bench/must.h"
 #include "mlrunner/collective/communicator.h"
 #include "mlrunner/data/sampler.h"
 #include "mlrunner/executor/executor.h"
@@ -42,16 +43,7 @@ constexpr int kWarmSteps = 5;       // not measured
 constexpr int kTracedSteps = 10;    // after those that are measured: op by op
 constexpr std::uint64_t kSeed = 7;  // of batches and parameters
 
-void Must(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  std::_Exit(1);
-}
-template <class T>
-T Must(Result<T> result) {
-  Must(result.ok() ? Status() : result.status());
-  return *std::move(result);
-}
+using bench::Must;
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 double ProcessorSeconds() {

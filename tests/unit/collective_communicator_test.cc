@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "mlrunner/collective/run/codecs.h"
 #include "mlrunner/collective/run/submit_order.h"
+#include "tests/unit/collective_either_way.h"
 #include "tests/unit/collective_gang.h"
 
 namespace ropewalk::collective::testing {
@@ -206,13 +207,7 @@ TEST_P(Communicators, DifferentCallsFailOnAllRanksWithBothNames) {
       std::vector<float> x(1000);
       const char* name = all.rank() == 1 ? "bias" : "weight";
       CollectiveCall call{.in = x.data(), .out = x.data(), .count = all.rank() == 1 ? 10 : 1000, .name = name};
-      Status status;
-      if (submitted) {
-        auto handle = all.Submit(call, {});
-        status = handle.ok() ? all.Wait(*handle) : handle.status();
-      } else {
-        status = all.AllReduce(call);
-      }
+      Status status = SumEitherWay(all, call, submitted);
       EXPECT_EQ(status.tag(), "COLL21") << status.ToString();
       EXPECT_NE(status.what().find("\"bias\" (call 0: sum of 10 f32)"), std::string::npos) << status.ToString();
       EXPECT_NE(status.what().find("\"weight\" (call 0: sum of 1000 f32)"), std::string::npos) << status.ToString();

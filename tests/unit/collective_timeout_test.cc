@@ -1,6 +1,7 @@
 // Calls to which not all ranks come end when their time is over, on all ranks, with a status that says who was waited for and at what.
 #include <chrono>
 
+#include "tests/unit/collective_either_way.h"
 #include "tests/unit/collective_gang.h"
 #include "tests/unit/collective_plans.h"
 
@@ -29,13 +30,7 @@ TEST_P(Timeouts, ARankThatDoesNotComeIsNamedOnAllRanksWithTheCall) {
         ASSERT_TRUE(all.AllReduce(call).ok());
         meeting.Barrier(all.rank());
         if (all.rank() != 2) {
-          Status status;
-          if (submitted) {
-            auto handle = all.Submit(call, {});
-            status = handle.ok() ? all.Wait(*handle) : handle.status();
-          } else {
-            status = all.AllReduce(call);
-          }
+          Status status = SumEitherWay(all, call, submitted);
           EXPECT_EQ(status.tag(), "COLL28") << status.ToString();
           EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
           EXPECT_TRUE(status.what().starts_with("rank 2 is waited for: rank ")) << status.ToString();
