@@ -9,6 +9,7 @@
 
 #include "job/ropewalk.h"
 #include "tests/cluster/cluster.h"
+#include "tests/cluster/job_main.h"
 
 namespace ropewalk::cluster {
 namespace {
@@ -363,8 +364,4 @@ TEST_F(ClusterReplay, ShuffledBytesDoNotPassThroughTheMaster) {
 }  // namespace
 }  // namespace ropewalk::cluster
 
-int main(int argc, char** argv) {
-  if (argc > 2 && std::string(argv[1]) == "job") return ropewalk::cluster::RunJob(argc, argv);
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}
+int main(int argc, char** argv) { return ropewalk::cluster::TestOrJob(argc, argv, ropewalk::cluster::RunJob, 1); }

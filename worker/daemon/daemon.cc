@@ -279,7 +279,8 @@ void Daemon::NoteMemoryKills() {
   for (const auto& [id, executor] : executors_) {
     if (!executor->spawned || executor->process_gone) continue;
     executor->machine_kills.Note(machine);
-    if (groups_ != nullptr) executor->group_kills.Note(groups_->MemoryKills(id.value).value_or(0));
+    if (groups_ == nullptr) continue;
+    if (const auto kills = groups_->MemoryKills(id.value)) executor->group_kills.Note(*kills);
   }
 }
 
