@@ -35,8 +35,11 @@ test: build
 test-long: build
 	$(CTEST) --output-junit ctest-long.xml
 	tests/tools/check_skipped.py $(BUILD)/ctest-long.xml tests/skipped.txt
-	cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --preset asan -j $(JOBS)
-	cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) && ctest --preset tsan -j $(JOBS)
+	for preset in asan tsan; do \
+	  cmake --preset $$preset && cmake --build --preset $$preset -j $(JOBS) && \
+	  ctest --preset $$preset -j $(JOBS) --test-output-size-passed 4194304 --output-junit ctest-$$preset.xml && \
+	  tests/tools/check_skipped.py build-$$preset/ctest-$$preset.xml tests/skipped.txt || exit 1; \
+	done
 
 sim: build
 	$(CTEST) -L '^simulation$$'

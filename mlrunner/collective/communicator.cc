@@ -49,7 +49,7 @@ class Connected : public Communicator {
         rank(), transport_.get(), Means{.native = native_.get(), .one_sided = one_sided_.get(), .leaves_scratch = shares_memory_});
     engine_ = std::make_unique<Engine>(
         rank(), ranks(), options_.credit_bytes, transport_.get(), one_sided_.get(), cache_.get(), [this](const Status& why) { Abort(why); },
-        Engine::Timeout{.ms = options_.timeout_ms, .on_stalled = [this](const Engine::Stall& stall) { Abort(StatusOf(stall)); }});
+        Engine::Timeout{.ms = options_.timeout_ms, .verdict = [this](const Engine::Stall& stall) { return StatusOf(stall); }});
     std::lock_guard lock(links_mutex_);
     links_ = std::make_unique<Links>(rank(), std::move(mesh.links),
                                      Links::Events{.on_failed = [this](const Status& why) { Abort(why); },
@@ -200,9 +200,9 @@ class Connected : public Communicator {
     if (names.empty()) names = "the library";
     return Status(code, "COLL28",
                   names + (blamed.size() > 1 ? " are" : " is") + " waited for: rank " + std::to_string(rank()) + " has been at " +
-                      Describe(stall.call) + " for " + std::to_string(stall.waited_ms) + " ms" +
-                      (stall.has_begun ? "" : ", which has not begun"),
-                  why, "look at that rank; if it may take so long, raise timeout_ms");
+                      (stall.call.fingerprint == 0 ? "its last orders" : Describe(stall.call)) + " for " + std::to_string(stall.waited_ms) +
+                      " ms" + (stall.has_begun ? "" : ", which has not begun"),
+                  why, "look at that rank; if it may take so long, raise the time-out (timeout_ms; of a training: train.timeout)");
   }
 
   // An instance that is bound to the call's memory.

@@ -175,6 +175,7 @@ std::vector<ConfigKey> TrainKeys() {
       {"train.bucket_bytes", kBytes, "1M", "gradients travel in buckets of about so many bytes"},
       {"train.threads", kNumber, "0", "of each rank; 0: its share of the cores"},
       {"train.evaluate_batch", kNumber, "0", "samples at a time when the held-out ones are counted; 0: as a step has"},
+      {"train.timeout", kNumber, "1800", "seconds that a rank waits for the others in one exchange; 0: for ever"},
       {"optimizer.kind", kText, "sgd", "sgd or adamw"},
       {"optimizer.learning_rate", kDecimal, "0.05", ""},
       {"optimizer.schedule", kText, "constant", "constant, linear, cosine or step: the rate behind the warm-up"},
@@ -222,6 +223,7 @@ Result<TrainJob> ReadTrainJob(const Config& config) {
   job.bucket_bytes = static_cast<std::size_t>(bucket_bytes);
   RETURN_IF_ERROR(Within(config, "train.threads", 0, 1024, &job.threads));
   RETURN_IF_ERROR(Within(config, "train.evaluate_batch", 0, 1 << 30, &job.evaluate_batch));
+  RETURN_IF_ERROR(Within(config, "train.timeout", 0, kCountMax / 1000, &job.timeout));
   return job;
 }
 
@@ -261,6 +263,7 @@ std::vector<std::string> AsSettings(const TrainJob& job) {
   add("train.bucket_bytes", job.bucket_bytes);
   add("train.threads", job.threads);
   add("train.evaluate_batch", job.evaluate_batch);
+  add("train.timeout", job.timeout);
   add("optimizer.learning_rate", optimizer.learning_rate);
   using Schedule = OptimizerSpec::Schedule;
   const Schedule schedule = optimizer.schedule;

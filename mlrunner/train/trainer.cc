@@ -269,6 +269,7 @@ class Rank {
     }
     collective::CommunicatorOptions options;
     options.pool_bytes = std::max(options.pool_bytes, 4 * state_bytes);
+    options.timeout_ms = job_.timeout * 1000;
     if (hooks_.connect) {
       ASSIGN_OR_RETURN(ranks_, hooks_.connect(gang_, options));
     } else {

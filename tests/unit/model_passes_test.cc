@@ -79,6 +79,29 @@ TEST(Passes, OnEqualsOffBitForBitOnRandomGraphs) {
   EXPECT_LT(left * 2, ops);  // they do something
 }
 
+// What is computed once a step, beside the last micro-batch's backward or in an update, is not there for the other micro-batches, and what is
+// computed in each of them is not the once: equal ops stay apart. The control: of one region they become one.
+TEST(Passes, EqualOpsOfRegionsThatRunOnceStayApart) {
+  for (bool apart : {true, false})
+    for (bool once_first : {true, false}) {
+      Builder b;
+      Parameter w = b.NewParameter("w", {3}, Initializer::Zeros());
+      Value x = b.Input("x", Dtype::kF32, {3});
+      Scope once = UpdateScope(b, w);
+      once.region = RegionKind::kBackward;  // of a parameter: beside the last micro-batch's
+      Scope each = once;
+      each.parameter = {};
+      if (!apart) once = each;
+      for (bool is_once : {once_first, !once_first}) {
+        auto guard = b.With(is_once ? once : each);
+        b.Output(is_once ? "once" : "each", x * x);
+      }
+      auto graph = b.Finish();
+      ASSERT_TRUE(graph.ok()) << graph.status().ToString();
+      EXPECT_EQ(Count(MergeEqual(*graph), kMul), apart ? 2u : 1u);
+    }
+}
+
 TEST(Passes, FusedOpsEqualTheirPrimitiveForms) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

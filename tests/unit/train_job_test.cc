@@ -107,6 +107,8 @@ TEST_F(TrainJobFile, MistakesAreNamedWithTheirPlace) {
            Case{"[optimizer]\nclip_norm = -1.0\n", "SPEC02", ":2:1: \"-1\" is no value for optimizer.clip_norm"},
            Case{"[train]\nmicro_batches = 0\n", "SPEC02", ":2:1: \"0\" is no value for train.micro_batches"},
            Case{"[train]\nbatch = 8\nranks = 4\nmicro_batches = 3\n", "SPEC02", "a batch of 8 cannot be cut into 12 parts for 4 ranks"},
+           Case{"[train]\ntimeout = -1\n", "SPEC02", ":2:1: \"-1\" is no value for train.timeout"},
+           Case{"[train]\ntimeout = 9223372036854775807\n", "SPEC02", "it lies in [0, "},
            Case{"[checkpoint]\nkeep = 5\n", "SPEC02", "no checkpoint.folder"},
            Case{"[train\n", "SPEC03", "no TOML"},
        }) {

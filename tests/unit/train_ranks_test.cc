@@ -97,6 +97,18 @@ TEST_F(TrainRanks, AsManyRanksAsABatchHasSamplesAndMore) {
   EXPECT_LE(WorstDifference(four[0].losses, one[0].losses), 1e-9);
 }
 
+// A rank that computes for longer than the job allows is missed by the other, with the setting that gives more.
+TEST_F(TrainRanks, ARankThatIsLateIsNamedWhenTheJobsTimeIsOver) {
+  auto results = TrainOnThreads(JobOf(Gpt("f32", 6, {"train.timeout=1"})), 2,
+                                {.sums = testing::Sums::kSharedMemory, .on_step = [](testing::ThreadGang& gang, std::int64_t step) {
+                                   if (gang.rank() == 1 && step == 3) std::this_thread::sleep_for(std::chrono::seconds(8));
+                                 }});
+  EXPECT_EQ(results[0].status.tag(), "COLL28") << results[0].status.ToString();
+  EXPECT_NE(results[0].status.what().find("rank 1 is waited for: rank 0 has been at "), std::string::npos) << results[0].status.ToString();
+  EXPECT_NE(results[0].status.fix().find("train.timeout"), std::string::npos) << results[0].status.ToString();
+  EXPECT_EQ(results[1].status.tag(), "COLL28") << results[1].status.ToString();
+}
+
 // The same bits over the real communicator: what is deterministic is the sum in the order of the ranks.
 TEST_F(TrainRanks, OverSharedMemoryAndTcpWithTheSameBits) {
   TrainJob job = JobOf(Gpt("f32", 20));

@@ -9,7 +9,7 @@
 namespace ropewalk::collective {
 namespace {
 
-constexpr std::uint32_t kLooksBetweenClocks = 64;
+constexpr std::uint32_t kLooksBetweenClocks = 8;
 constexpr std::int64_t kBetweenLooksMsMax = 5'000;
 
 }  // namespace
@@ -138,7 +138,7 @@ void Engine::Drive(std::unique_lock<std::mutex>* lock, const std::atomic<bool>& 
   while (!done())
     if (!Step()) {
       transport_->Wait(true);
-      if (++watch.looks % kLooksBetweenClocks == 0) LookForStall(&watch);
+      if (++watch.looks % kLooksBetweenClocks == 0 || !watch.verdict.ok()) LookForStall(&watch);
     }
   lock->lock();
   has_driver_ = false;
@@ -150,11 +150,20 @@ void Engine::LookForStall(Watch* watch) {
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
   const std::int64_t since_ms = watch->looked_at_ms == 0 ? 0 : now_ms - watch->looked_at_ms;
   watch->looked_at_ms = now_ms;
-  if (std::exchange(watch->steps, steps()) != steps()) watch->waited_ms = 0;
+  if (std::exchange(watch->steps, steps()) != steps()) {
+    watch->waited_ms = 0;
+    watch->verdict = Status();
+  }
   // A look that comes so late says that this process itself stood still.
   watch->waited_ms += std::min({since_ms, kBetweenLooksMsMax, std::max<std::int64_t>(timeout_.ms / 4, 1)});
   if (watch->waited_ms < timeout_.ms || has_failed_.load(std::memory_order_acquire)) return;
-  timeout_.on_stalled(WhatStalls(watch->waited_ms));
+  // Asking the peers takes a while, in which nobody drives: what came meanwhile is looked at before it counts.
+  Stall stall = WhatStalls(watch->waited_ms);
+  if (!watch->verdict.ok() && watch->judged.IsSame(stall)) return on_failed_(watch->verdict);
+  if (std::exchange(watch->verdict, Status()).ok())
+    watch->verdict = timeout_.verdict(watch->judged = std::move(stall));
+  else
+    watch->waited_ms = 0;  // something has moved
 }
 
 Engine::Stall Engine::WhatStalls(std::int64_t waited_ms) const {
@@ -166,7 +175,11 @@ Engine::Stall Engine::WhatStalls(std::int64_t waited_ms) const {
     stall.ranks = call->instance->WaitsFor();
     return stall;
   }
-  if (pending_.empty()) return stall;
+  if (pending_.empty()) {
+    for (std::int32_t peer = 0; peer < ranks_; ++peer)
+      if (!to_say_[peer].empty()) stall.ranks.push_back(peer);
+    return stall;
+  }
   stall.call = pending_.begin()->second->label;
   stall.has_begun = false;
   // Rank 0 knows who has not submitted it; to the others it may be any.
@@ -186,13 +199,20 @@ void Engine::DriveForNobody() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || (HasWork() && !has_driver_ && callers_.load() == 0); });
-    if (stop_) return;
+    // Its peers may have calls in which this rank took no part, and which they cannot begin without its orders.
+    auto is_over = [&] { return stop_ && (unsaid_.load() == 0 || has_failed_.load()); };
+    if (is_over()) return;
     has_driver_ = true;
     own_drives_.store(true);
-    while (HasWork() && callers_.load() == 0 && !stop_) {
+    Watch watch;
+    while (HasWork() && callers_.load() == 0 && !is_over()) {
+      const bool ends = stop_;
       lock.unlock();
       // Whoever computes on this core needs it more than a faster answer does.
-      if (!Step()) transport_->Wait(false);
+      if (!Step()) {
+        transport_->Wait(false);
+        if (ends) LookForStall(&watch);
+      }
       lock.lock();
     }
     own_drives_.store(false);
@@ -217,7 +237,7 @@ bool Engine::Step() {
       return true;
     }
   }
-  if (outstanding_.load(std::memory_order_relaxed) > 0) moved = Talk() || moved;
+  if (outstanding_.load(std::memory_order_relaxed) > 0 || unsaid_.load(std::memory_order_relaxed) > 0) moved = Talk() || moved;
   if (blocking_ != nullptr) {
     Submission* call = blocking_;
     const std::uint64_t before = steps();
@@ -286,6 +306,8 @@ void Engine::EndAll() {
     outstanding_.fetch_sub(1);
   }
   if (blocking_ != nullptr) End(std::exchange(blocking_, nullptr), why);
+  for (std::deque<Message>& unsaid : to_say_) unsaid.clear();
+  unsaid_.store(0);
 }
 
 bool Engine::TakeIn() {
@@ -402,7 +424,10 @@ void Engine::Begin(std::int32_t lane) {
       std::find_if(by_urgency_.begin(), by_urgency_.end(), [&](std::int32_t other) { return urgency(other) > urgency(lane); }), lane);
 }
 
-void Engine::Say(std::int32_t peer, const Message& message) { to_say_[peer].push_back(message); }
+void Engine::Say(std::int32_t peer, const Message& message) {
+  to_say_[peer].push_back(message);
+  unsaid_.fetch_add(1, std::memory_order_relaxed);
+}
 
 bool Engine::SendWhatWaits() {
   bool moved = false;
@@ -411,6 +436,7 @@ bool Engine::SendWhatWaits() {
       char* slot = said_memory_[peer] + sizeof(Message) * (said_[peer]++ % kSlotsMax);
       std::memcpy(slot, &to_say_[peer].front(), sizeof(Message));
       to_say_[peer].pop_front();
+      unsaid_.fetch_sub(1);
       transport_->Post(peer, kControl, slot, sizeof(Message));
       moved = true;
     }

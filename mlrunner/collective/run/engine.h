@@ -55,12 +55,18 @@ class Engine {
     bool has_begun = true;  // false: not all ranks have submitted it, or rank 0 has not ordered it
     std::vector<std::int32_t> ranks;
     std::int64_t waited_ms = 0;
+    // Whether the same is missed, for however long.
+    bool IsSame(const Stall& other) const {
+      return call.fingerprint == other.call.fingerprint && call.sequence == other.call.sequence && has_begun == other.has_begun &&
+             ranks == other.ranks;
+    }
   };
   struct Timeout {
-    std::int64_t ms = 0;  // 0: none
-    std::function<void(const Stall&)> on_stalled;
+    std::int64_t ms = 0;                          // 0: none
+    std::function<Status(const Stall&)> verdict;  // who is to blame; it may ask the peers, which takes a while
   };
-  // `on_failed` is called once, from the driver, when this rank's transport fails; `on_stalled` from the driver, which must fail then.
+  // `on_failed` is called once, from the driver, when this rank's transport fails, or with what `verdict` said when nothing has moved after
+  // it either.
   Engine(std::int32_t rank, std::int32_t ranks, std::int64_t credit_bytes, Transport* transport, OneSided* one_sided, InstanceCache* cache,
          std::function<void(const Status&)> on_failed, Timeout timeout);
   ~Engine();
@@ -68,7 +74,7 @@ class Engine {
   bool IsWaitedFor() const { return callers_.load() > 0; }
   // From now on there is somebody to serve at any time.
   void ServePeers();
-  // Drives no more for nobody.
+  // Drives no more for nobody. Before that rank 0 says the orders that it owes: its peers may have calls in which it took no part.
   void Stop();
 
   // To the end; the calling thread drives.
@@ -96,7 +102,7 @@ class Engine {
   };
 
   // Whether there is something to do for nobody in particular.
-  bool HasWork() const { return outstanding_.load() > 0 || (serves_.load() && !has_failed_.load()); }
+  bool HasWork() const { return outstanding_.load() > 0 || unsaid_.load() > 0 || (serves_.load() && !has_failed_.load()); }
   // A thread that wants something of the driver comes; it drives until it has it, or another one does; it leaves.
   std::unique_lock<std::mutex> Want();
   void Drive(std::unique_lock<std::mutex>* lock, const std::atomic<bool>& is_done);
@@ -106,6 +112,8 @@ class Engine {
     std::uint32_t looks = 0;
     std::uint64_t steps = 0;
     std::int64_t looked_at_ms = 0, waited_ms = 0;
+    Status verdict;  // on `judged`; not OK: what it fails with, if it stands still there now, too
+    Stall judged;
   };
   void LookForStall(Watch* watch);
   Stall WhatStalls(std::int64_t waited_ms) const;
@@ -146,6 +154,7 @@ class Engine {
   std::atomic<bool> has_failed_{false}, has_news_{false};
   std::atomic<int> callers_{0};          // threads that want to drive
   std::atomic<int> outstanding_{0};      // submissions that are not done
+  std::atomic<int> unsaid_{0};           // messages about submissions that wait for room on their way to a peer
   std::atomic<bool> own_drives_{false};  // the thread of this object is the driver
   std::atomic<std::uint64_t> steps_{0};
 

@@ -358,6 +358,17 @@ bool Instance::IsAtRest() const {
                      [&](const Left& left) { return transport_->IsFlushed(left.peer, left.channel, left.messages); });
 }
 
+bool Instance::IsTaken(const Left& posted) {
+  if (transport_->IsFlushed(posted.peer, posted.channel, posted.messages)) return true;
+  if (!transport_->HasLeft(posted.peer, posted.channel)) return false;
+  // Asked again: it may have taken it as its last deed.
+  if (transport_->IsFlushed(posted.peer, posted.channel, posted.messages)) return true;
+  if (failure_.ok())
+    failure_ = Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(posted.peer) + " is lost",
+                      "its program has ended, and it has not taken what was sent to it", "");
+  return false;
+}
+
 bool Instance::IsFlushed() {
   left_.clear();
   for (std::size_t e = 0; e < program_->edges.size(); ++e) {
@@ -365,7 +376,7 @@ bool Instance::IsFlushed() {
                       transport_->Posted(program_->edges[e].peer, first_channel_ + program_->edges[e].channel)};
     if (leaves_scratch_[e])
       left_.push_back(posted);
-    else if (!transport_->IsFlushed(posted.peer, posted.channel, posted.messages))
+    else if (!IsTaken(posted))
       return false;
   }
   if (!is_one_sided_) return true;
@@ -377,8 +388,8 @@ bool Instance::IsFlushed() {
 
 Outcome Instance::Advance() {
   if (!has_ended_) {
-    if (!left_.empty() && !IsAtRest()) return status().ok() ? Outcome::kBlocked : Outcome::kFailed;
-    left_.clear();
+    for (; !left_.empty(); left_.pop_back())
+      if (!IsTaken(left_.back())) return status().ok() ? Outcome::kBlocked : Outcome::kFailed;
     const Outcome outcome = interpreter_->AdvanceToBorder(*this);
     if (!status().ok() || !StartNatives()) return Outcome::kFailed;
     if (outcome != Outcome::kDone) return outcome;
@@ -661,10 +672,10 @@ bool Instance::StartNatives() {
 Outcome Instance::Try(const Interpreter& at, const Step& step) {
   const std::int32_t channel = first_channel_ + at.channel();
   if (step.op == Op::kFlush) {
-    const bool is_done = !is_one_sided_ || means_.one_sided->IsDone(first_channel_, at.channel(), step.to);
-    return is_done && (at.channel() >= channels_ || transport_->IsFlushed(step.to, channel, transport_->Posted(step.to, channel)))
-               ? Outcome::kDone
-               : Outcome::kBlocked;
+    const bool is_done = (!is_one_sided_ || means_.one_sided->IsDone(first_channel_, at.channel(), step.to)) &&
+                         (at.channel() >= channels_ || IsTaken({step.to, channel, transport_->Posted(step.to, channel)}));
+    if (is_done) return Outcome::kDone;
+    return status().ok() ? Outcome::kBlocked : Outcome::kFailed;
   }
   if (IsOneSided(step.op)) return TryOneSided(at, step);
   if (step.op == Op::kWait) return TryWait(step);

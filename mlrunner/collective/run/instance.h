@@ -117,6 +117,12 @@ class Instance : private Machine {
   // Those that became ready since the last time.
   bool StartNatives();
   std::span<const std::int32_t> GroupOf(const Step& step) const;
+  struct Left {  // messages of an edge that a peer may still read
+    std::int32_t peer = 0, channel = 0;
+    std::uint64_t messages = 0;
+  };
+  // Whether the peer has taken them; it fails when the peer has left without.
+  bool IsTaken(const Left& posted);
   bool IsFlushed();
   void Post(const Interpreter& at, const Step& step, std::int32_t chunk);
   Dtype DtypeOf(std::int32_t buffer) const;
@@ -140,10 +146,6 @@ class Instance : private Machine {
   std::vector<Stage> stages_;
   std::vector<bool> is_private_;      // by buffer: peers cannot read it
   std::vector<bool> leaves_scratch_;  // by edge: all its messages lie in scratch
-  struct Left {                       // messages of an edge that a peer may still read
-    std::int32_t peer = 0, channel = 0;
-    std::uint64_t messages = 0;
-  };
   std::vector<Left> left_;
   std::int32_t first_channel_ = 0;
   bool has_ended_ = true;

@@ -21,10 +21,12 @@ bool TouchesTokens(const Graph& graph, const Op& op) {
 // Inputs and first versions are the graph's signature.
 bool IsSignature(const Op& op) { return op.def->traits.source; }
 
-// What must not be mixed: the stage, or the update region.
+// What must not be mixed: the stage, or a region that runs once a step (an update, what runs beside the last micro-batch): an op that was
+// merged into it would not be there for the other micro-batches.
 std::int32_t PlaceOf(const Graph& graph, const Op& op) {
   const RegionInfo& region = graph.region(op.region);
-  return region.kind == RegionKind::kUpdate ? -1 - static_cast<std::int32_t>(op.region.value) : region.stage;
+  const bool runs_once = region.kind == RegionKind::kUpdate || region.parameter.valid();
+  return runs_once ? -1 - static_cast<std::int32_t>(op.region.value) : region.stage;
 }
 
 std::optional<double> ScalarFill(const Graph& graph, ValueId id) {
