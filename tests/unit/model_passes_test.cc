@@ -79,8 +79,8 @@ TEST(Passes, OnEqualsOffBitForBitOnRandomGraphs) {
   EXPECT_LT(left * 2, ops);  // they do something
 }
 
-// What is computed once a step, beside the last micro-batch's backward or in an update, is not there for the other micro-batches, and what is
-// computed in each of them is not the once: equal ops stay apart. The control: of one region they become one.
+// What is computed once a step, beside the last micro-batch's backward, is not there for the other micro-batches: equal ops stay apart. The
+// control: of one region they become one.
 TEST(Passes, EqualOpsOfRegionsThatRunOnceStayApart) {
   for (bool apart : {true, false})
     for (bool once_first : {true, false}) {

@@ -1,5 +1,5 @@
-// The journal and power loss: kill -9 leaves what the kernel holds in memory, a power cut leaves what was synced. Here the machine loses its
-// power right after an append has returned: each file goes back to what it held when it was last synced, and the journal that is opened
+// The journal and power loss: kill -9 leaves what the kernel holds in memory, a power cut leaves what was synced. Here the machine loses
+// its power right after an append has returned: each file goes back to what it held when it was last synced, and the journal that is opened
 // there has to hold all that was acknowledged.
 #include <dlfcn.h>
 #include <fcntl.h>
