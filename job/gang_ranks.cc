@@ -1,5 +1,7 @@
 #include "job/gang_ranks.h"
 
+#include <cxxabi.h>
+
 #include <condition_variable>
 #include <cstdio>
 #include <deque>
@@ -23,6 +25,7 @@ struct GangRanks::Impl {
   std::thread teller;  // started when there is something to tell
 
   void Tell(std::weak_ptr<Rank> rank);
+  void StartTeller();  // with `mutex` held
   void Loop();
   std::shared_ptr<Rank> Find(const TaskAttempt& id) const {
     std::lock_guard lock(mutex);
@@ -106,17 +109,25 @@ class GangRanks::Rank final : public dag::GangContext, public std::enable_shared
     telling_ = true;
     teller_ = std::this_thread::get_id();
     lock.unlock();
+    // However it ends, by pthread_exit() too: whoever takes the function back waits for it.
+    struct Told {
+      Rank* const rank;
+      ~Told() {
+        std::lock_guard lock(rank->mutex_);
+        rank->telling_ = false;
+        rank->changed_.notify_all();
+      }
+    } told{this};
     try {
-      call(status);
+      // Gone before it counts as told, and so is what it captured.
+      std::exchange(call, nullptr)(status);
+    } catch (const abi::__forced_unwind&) {
+      throw;
     } catch (...) {
       // The rank hears of the loss by its next Exchange too; a process must not end for it.
       std::fprintf(stderr, "ropewalk: the function that rank %d gave to OnLost threw %s\n", rank(),
                    task::DescribeCurrentException().c_str());
     }
-    call = nullptr;
-    lock.lock();
-    telling_ = false;
-    changed_.notify_all();
   }
 
  private:
@@ -137,11 +148,26 @@ class GangRanks::Rank final : public dag::GangContext, public std::enable_shared
 void GangRanks::Impl::Tell(std::weak_ptr<Rank> rank) {
   std::lock_guard lock(mutex);
   to_tell.push_back(std::move(rank));
-  if (!teller.joinable()) teller = std::thread([this] { Loop(); });
+  if (!teller.joinable()) StartTeller();
   work.notify_one();
 }
 
+void GangRanks::Impl::StartTeller() {
+  teller = std::thread([this, before = std::move(teller)]() mutable {
+    if (before.joinable()) before.join();
+    Loop();
+  });
+}
+
 void GangRanks::Impl::Loop() {
+  // User code may end the thread that it was called in (pthread_exit): others wait to be told.
+  struct Successor {
+    Impl* const impl;
+    ~Successor() {
+      std::lock_guard lock(impl->mutex);
+      if (!impl->stopping) impl->StartTeller();
+    }
+  } successor{this};
   std::unique_lock lock(mutex);
   for (;;) {
     work.wait(lock, [&] { return stopping || !to_tell.empty(); });

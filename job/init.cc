@@ -15,13 +15,16 @@
 #include <filesystem>
 #include <functional>
 #include <iostream>
+#include <optional>
 #include <thread>
 #include <utility>
 
+#include "base/home_process.h"
 #include "base/known_names.h"
 #include "base/random.h"
 #include "base/standard_descriptors.h"
 #include "dag/operator_memory.h"
+#include "dag/plan_failure.h"
 #include "job/client/submit.h"
 #include "job/embedded/embedded_backend.h"
 #include "job/executor/executor_backend.h"
@@ -90,6 +93,14 @@ dag::Settings MakeSettings(const JobOptions& options, const std::vector<std::str
 
 // ---- what a process does when main is over, fails, or lets an exception out ------------------------------------------------------------
 
+// The process that Init() ran in; set once by it.
+std::optional<HomeProcess> home;
+
+// A child that the job's code forked ends as it likes, and says, removes and serves nothing of its parent's.
+bool InForkedChild() { return home.has_value() && !home->here(); }
+
+constexpr int kElsewhereMs = 10'000;  // for main to fail too
+
 // What the terminate handler does for main's thread; set once by Init. The handler is a plain function, so this cannot be an argument.
 struct MainBorder {
   std::thread::id thread;
@@ -100,7 +111,7 @@ MainBorder* main_border = nullptr;
 
 void OnTerminate() {
   MainBorder* border = main_border;
-  if (border != nullptr && std::this_thread::get_id() == border->thread && std::current_exception() != nullptr) {
+  if (border != nullptr && !InForkedChild() && std::this_thread::get_id() == border->thread && std::current_exception() != nullptr) {
     main_border = nullptr;
     std::string thrown;
     try {
@@ -131,6 +142,15 @@ Status ExitCalled(int code) {
           "throw an exception instead: the error then names the task and its record"};
 }
 
+// For what fails where the program cannot be ended in good order: in a forked child, and on a task's thread. Returns on others.
+void FailOfNoMain(const Status& status, OutputForm form) {
+  if (InForkedChild()) {
+    PrintError(status, form);
+    _exit(ExitCode(status.code()));
+  }
+  if (task::OnTaskThread()) throw dag::PlanFailure{status};
+}
+
 void GuardMain(std::function<void(const Status&)> fail) {
   main_border = new MainBorder{std::this_thread::get_id(), std::move(fail), std::get_terminate()};  // lives as long as the process
   std::set_terminate(OnTerminate);
@@ -153,6 +173,7 @@ struct EmbeddedProcess {
     _exit(ExitCode(status.code()));
   }
   [[noreturn]] void Fail(const Status& status) {
+    FailOfNoMain(status, output);
     if (OnAnotherThread()) EndAtOnce(status);
     int caught = signal.load();
     if (caught != 0) {
@@ -205,6 +226,7 @@ Job InitEmbedded(const JobOptions& options, std::vector<std::string> args) {
   on_exit(
       [](int code, void* arg) {
         auto* p = static_cast<EmbeddedProcess*>(arg);
+        if (InForkedChild()) return;
         if (OnAnotherThread()) p->EndAtOnce(ExitCalled(code));
         p->watch.reset();
         p->backend->MainReturned(code);
@@ -231,13 +253,16 @@ Job InitExecutor(int fd, std::vector<std::string> args) {
   }
   ExecutorBackend* backend = started->release();  // lives as long as the process: tasks are served until it ends
   auto fail = [backend](const Status& status) {
-    // The client prints the reason; here it would come a second time.
-    if (!backend->job_failed()) backend->ReportFailure(status);
+    FailOfNoMain(status, OutputForm::kTable);
+    // The client prints the reason; here it would come a second time. Only the driver is asked for it, and where the call is no main's, the
+    // driver's main may never make it: then this process ends by itself, and its tasks run elsewhere.
+    if (!backend->job_failed()) backend->ReportFailure(status, OnAnotherThread() ? kElsewhereMs : -1);
     std::fflush(nullptr);
     _exit(ExitCode(status.code()));
   };
   on_exit(
       [](int code, void* arg) {
+        if (InForkedChild()) return;
         if (OnAnotherThread()) {
           task::MarkExit();
           PrintError(ExitCalled(code), OutputForm::kTable);
@@ -287,6 +312,7 @@ std::vector<std::string> DeclaredEnvironment(const JobOptions& options) {
 }  // namespace
 
 Job InitProcess(int& argc, char** argv, std::uint32_t cpu_level) {
+  home.emplace();
   OpenStandardDescriptors();
   ::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond its limit is an error that can be told
   std::vector<std::string> args = ArgsOf(argc, argv);

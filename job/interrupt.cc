@@ -15,13 +15,15 @@ namespace {
 // A signal handler has no other way to reach its object. -1: no watch.
 std::atomic<int> wake_fd{-1};
 std::atomic<int> calls_left{0};
+// A child that was forked meanwhile shares the pipe, and a signal of its own is no word to its parent.
+std::atomic<pid_t> watching_process{0};
 
 constexpr int kSignals[] = {SIGINT, SIGTERM};
 constexpr char kStop = 0;
 
 void OnSignal(int signal) {
   int saved = errno;
-  if (calls_left.fetch_sub(1, std::memory_order_relaxed) <= 0) {
+  if (getpid() != watching_process.load(std::memory_order_relaxed) || calls_left.fetch_sub(1, std::memory_order_relaxed) <= 0) {
     ::signal(signal, SIG_DFL);
     raise(signal);  // delivered when this handler returns
   } else if (int fd = wake_fd.load(std::memory_order_relaxed); fd >= 0) {
@@ -58,6 +60,7 @@ InterruptWatch::InterruptWatch(Callback callback, int calls) : impl_(std::make_u
   impl_->read_fd = ends[0];
   impl_->write_fd = ends[1];
   calls_left.store(calls, std::memory_order_relaxed);
+  watching_process.store(getpid(), std::memory_order_relaxed);
   wake_fd.store(impl_->write_fd, std::memory_order_relaxed);
   impl_->thread = std::thread([impl = impl_.get()] { impl->Wait(); });
   for (int i = 0; i < 2; ++i) {

@@ -42,7 +42,7 @@ Status CheckOutput(const OutputSpec& spec, std::span<const std::string> input_pa
 class PartWriter {
  public:
   static Result<std::unique_ptr<PartWriter>> Open(const OutputSpec& spec, std::uint32_t part, std::uint32_t attempt);
-  ~PartWriter();                                    // without Finish: the file is removed
+  ~PartWriter();                                    // without Finish: the file is removed, unless by a forked child
   Status Append(std::span<const std::byte> bytes);  // buffered
   // Memory to write the next bytes into, so that they are copied once: room for at least `bytes` (kRoomBytesMax at most). What lies in it
   // is part of the file only after Commit(); no Append may come between the two.

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/home_process.h"
 #include "base/wide_checksum.h"
 #include "storage/io_error.h"
 #include "storage/output_paths.h"
@@ -25,6 +26,8 @@ struct PartWriter::Impl {
   explicit Impl(const OutputSpec& spec) : files(spec), buffer(ReadBuffer::Take()) { XXH3_64bits_reset(&hash); }
 
   Status Flush() {
+    // A forked child shares the offset: what it wrote would stand between its parent's bytes.
+    if (!home.here()) return Status(Code::kInternal, "OUT08", "a forked child writes its parent's " + QuotedPath(path));
     if (filled == 0) return {};
     int error = file->Append(std::as_bytes(std::span<const char>(buffer->data(), filled)));
     filled = 0;
@@ -39,6 +42,7 @@ struct PartWriter::Impl {
   PartFacts facts;
   XXH3_state_t hash;
   bool finished = false;
+  HomeProcess home;
 };
 
 PartWriter::PartWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -63,7 +67,7 @@ Result<std::unique_ptr<PartWriter>> PartWriter::Open(const OutputSpec& spec, std
 }
 
 PartWriter::~PartWriter() {
-  if (impl_->finished) return;
+  if (impl_->finished || !impl_->home.here()) return;
   impl_->file.reset();
   // Best effort: what stays behind lies in the hidden folder, which goes as a whole at the end of the job.
   if (impl_->files->RemoveFile(impl_->path) != 0) return;

@@ -1,6 +1,6 @@
 #include "dag/plan/context.h"
 
-#include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -9,10 +9,16 @@
 
 namespace ropewalk::dag {
 
-PlanContext::PlanContext(Backend* backend, FailHook fail)
-    : backend_(backend), fail_(std::move(fail)), main_thread_(static_cast<std::uint64_t>(pthread_self())) {}
+namespace {
 
-bool PlanContext::OnMainThread() const { return static_cast<std::uint64_t>(pthread_self()) == main_thread_; }
+// Not pthread_self(): that is the same in a process that main has forked.
+std::uint64_t ThisThread() { return static_cast<std::uint64_t>(::gettid()); }
+
+}  // namespace
+
+PlanContext::PlanContext(Backend* backend, FailHook fail) : backend_(backend), fail_(std::move(fail)), main_thread_(ThisThread()) {}
+
+bool PlanContext::OnMainThread() const { return ThisThread() == main_thread_; }
 
 std::uint64_t PlanContext::NextNodeId() {
   RequireMainThread("build a dataset");
@@ -44,9 +50,10 @@ void PlanContext::RequireMainThread(const char* doing) const {
                 "the ropewalk::Job object of main is gone", "keep it alive until the last dataset is used"));
   }
   if (!OnMainThread()) {
-    Fail(Status(Code::kUserError, "DAG01", std::string("cannot ") + doing + " in this thread",
-                "every executor replays main, so datasets are built and run in main's thread only, never inside an operator",
-                "move the call to main's thread; CollectAsync starts several actions at once"));
+    Fail(Status(
+        Code::kUserError, "DAG01", std::string("cannot ") + doing + " in this thread",
+        "every executor replays main, so datasets are built and run in main's thread only, never inside an operator or a forked process",
+        "move the call to main's thread; CollectAsync starts several actions at once"));
   }
 }
 

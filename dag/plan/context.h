@@ -17,7 +17,7 @@
 
 namespace ropewalk::dag {
 
-// Ends the program for a failed action. It must not return: job/ prints the error and exits with its code, tests throw ActionFailed.
+// What a failed call does; it must not return. job/ prints the error and exits with its code, or throws PlanFailure; tests throw, too.
 using FailHook = std::function<void(const Status&)>;
 
 class PlanContext {
@@ -55,7 +55,7 @@ class PlanContext {
  private:
   Backend* backend_;
   FailHook fail_;
-  std::uint64_t main_thread_;  // as pthread_self() gives it: <thread> is a long header
+  std::uint64_t main_thread_;  // as gettid() gives it: a forked child has another
   std::uint64_t last_node_ = 0, last_sequence_ = 0, last_once_ = 0;
   std::int64_t live_nodes_ = 0;
   std::vector<StageId> retired_;

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -140,6 +141,10 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     dag::ToWire(status, fetch->mutable_failure());
     Send(message);
   }
+
+  // Main waits for a value, at most until `end`.
+  Result<std::string> Once(const std::string& name, const std::function<Result<std::string>()>& compute,
+                           std::optional<std::chrono::steady_clock::time_point> end);
 
   // Tells, once a second, how far each running task is, where that has changed; of ranks always. Where there is nothing to tell it says
   // just that: an executor that falls silent is ended. The worker passes on what it is told with its heartbeat.
@@ -395,18 +400,25 @@ std::unique_ptr<dag::PendingAction> ExecutorBackend::Submit(dag::Action action) 
 }
 
 Result<std::string> ExecutorBackend::Once(const std::string& name, const std::function<Result<std::string>()>& compute) {
+  return impl_->Once(name, compute, std::nullopt);
+}
+
+Result<std::string> ExecutorBackend::Impl::Once(const std::string& name, const std::function<Result<std::string>()>& compute,
+                                                std::optional<std::chrono::steady_clock::time_point> end) {
   {
-    std::lock_guard lock(impl_->mutex);
-    impl_->once[name] = OnceState{};
+    std::lock_guard lock(mutex);
+    once[name] = OnceState{};
   }
   wire::FromExecutor at;
   at.mutable_at_once()->set_name(name);
-  impl_->Send(at);
+  Send(at);
 
-  std::unique_lock lock(impl_->mutex);
-  OnceState& state = impl_->once[name];  // stays where it is: only this function removes it
+  std::unique_lock lock(mutex);
+  OnceState& state = once[name];  // stays where it is: only this function removes it
   for (;;) {
-    impl_->changed.wait(lock, [&] { return state.answered || state.compute; });
+    const auto told = [&] { return state.answered || state.compute; };
+    if (end && !changed.wait_until(lock, *end, told)) return Status(Code::kUnavailable, "EXE05", "no answer came to " + name);
+    changed.wait(lock, told);
     if (state.answered) break;
     state.compute = false;
     lock.unlock();
@@ -418,19 +430,21 @@ Result<std::string> ExecutorBackend::Once(const std::string& name, const std::fu
     } else {
       dag::ToWire(value.status(), computed.mutable_once_computed()->mutable_failure());
     }
-    impl_->Send(computed);
+    Send(computed);
     lock.lock();
   }
   Status status = std::move(state.status);
   std::string value = std::move(state.value);
-  impl_->once.erase(name);
+  once.erase(name);
   if (!status.ok()) return status;
   return value;
 }
 
-void ExecutorBackend::ReportFailure(const Status& status) {
+void ExecutorBackend::ReportFailure(const Status& status, int timeout_ms) {
   // A Once that fails ends the job with its status, which is just what is wanted; every replica fails alike, and only the driver is asked.
-  [[maybe_unused]] Result<std::string> answer = Once("ropewalk: main failed", [&]() -> Result<std::string> { return status; });
+  std::optional<std::chrono::steady_clock::time_point> end;
+  if (timeout_ms >= 0) end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  [[maybe_unused]] Result<std::string> answer = impl_->Once("ropewalk: main failed", [&]() -> Result<std::string> { return status; }, end);
 }
 
 void ExecutorBackend::ServeUntilStopped(int exit_code) {

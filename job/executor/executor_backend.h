@@ -33,8 +33,8 @@ class ExecutorBackend final : public dag::Backend {
   bool in_one_process() const override { return false; }
 
   // Main failed by itself (no action or Once of it did): the job ends with `status` if this is the driver. Returns when the master has
-  // answered.
-  void ReportFailure(const Status& status);
+  // answered, or after `timeout_ms`; -1: never. The process must end then. Any thread.
+  void ReportFailure(const Status& status, int timeout_ms);
   // Main is over with `exit_code`: says so, serves tasks until told to stop, and ends the process.
   [[noreturn]] void ServeUntilStopped(int exit_code);
   // True once the master has published a failure: the job is over and its reason is known there.

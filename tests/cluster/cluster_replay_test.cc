@@ -3,9 +3,11 @@
 //
 // This binary is also its jobs: started with "job NAME" it runs one of the mains below.
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 
 #include <set>
+#include <stdexcept>
 
 #include "job/ropewalk.h"
 #include "tests/cluster/cluster.h"
@@ -176,6 +178,59 @@ int ShuffleMain(Job& job) {
   return 0;
 }
 
+// An action inside of an operator, in tasks of one executor: the driver or the other one. Which task that is shows only when it runs, so a
+// task of the other executor waits until one has tried, and what has tried does so again wherever it is run next.
+int NestedMain(Job& job, bool in_driver) {
+  static Job* const from_tasks = &job;
+  const int driver = job.Once("pid", [] { return static_cast<int>(getpid()); });
+  const std::string marks = in_driver ? "nested_in_driver_" : "nested_elsewhere_";
+  job.FromVector(Numbers(2), {.partitions = 2})
+      .Map([driver, in_driver, marks](int n) {
+        auto tried = [&marks](int which) { return fs::exists(marks + std::to_string(which)); };
+        if ((getpid() == driver) == in_driver) std::ofstream(marks + std::to_string(n)) << "";
+        if (tried(n)) return static_cast<int>(from_tasks->FromVector(Numbers(3)).Count());
+        Eventually([&] { return tried(0) || tried(1); });
+        return n;
+      })
+      .Count();
+  return 0;
+}
+
+// A child whose exec() fails has its parent's sockets, and is no executor.
+void ForkInVain() {
+  const pid_t child = fork();
+  if (child == 0) {
+    execl("/nonexistent/program", "program", nullptr);
+    std::exit(127);
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 127)
+    throw std::runtime_error("the child ended with " + std::to_string(status));
+}
+
+int ForkMain(Job& job, bool in_tasks) {
+  if (!in_tasks) ForkInVain();
+  auto count = job.FromVector(Numbers(8), {.partitions = 4})
+                   .Map([in_tasks](int n) {
+                     if (in_tasks && n % 2 == 0) ForkInVain();
+                     Dawdle(5);
+                     return n;
+                   })
+                   .Count();
+  std::printf("main counted %llu\n", static_cast<unsigned long long>(count));
+  return 0;
+}
+
+int ThreadMain(Job& job) {
+  job.FromVector(Numbers(8), {.partitions = 4})
+      .Map([](int n) {
+        if (n == 3) pthread_exit(nullptr);
+        return n;
+      })
+      .Count();
+  return 0;
+}
+
 int RunJob(int argc, char** argv) {
   Job job = Init(argc, argv);
   std::string name = argv[2];
@@ -192,6 +247,11 @@ int RunJob(int argc, char** argv) {
   if (name == "cache") return CacheMain(job);
   if (name == "written") return WrittenMain(job);
   if (name == "shuffle") return ShuffleMain(job);
+  if (name == "nested_in_driver") return NestedMain(job, true);
+  if (name == "nested_elsewhere") return NestedMain(job, false);
+  if (name == "fork_in_main") return ForkMain(job, false);
+  if (name == "fork_in_tasks") return ForkMain(job, true);
+  if (name == "thread") return ThreadMain(job);
   if (name == "main_throws") throw std::logic_error("main gives up");
   if (name == "main_exits") std::exit(3);
   return 9;
@@ -294,6 +354,36 @@ TEST_F(ClusterReplay, AnExceptionIsToldWithItsRecord) {
   for (const std::string& part : {std::string("std::invalid_argument"), std::string("cannot digest poison"), std::string("crash_in"),
                                   "offset " + std::to_string(poison_offset_)})
     EXPECT_NE(err.find(part), std::string::npos) << err;
+}
+
+TEST_F(ClusterReplay, AnActionInsideOfAnOperatorIsNamedWhereverItRuns) {
+  for (const char* name : {"nested_in_driver", "nested_elsewhere"}) {
+    SCOPED_TRACE(name);
+    auto client = cluster_->Submit({fs::read_symlink("/proc/self/exe"), "job", name}, {"ROPEWALK_VERIFY=off"});
+    EXPECT_EQ(client->Wait(), 1) << client->err();
+    EXPECT_NE(client->err().find("error[DAG01]"), std::string::npos) << client->err();
+    EXPECT_NE(client->err().find("tried 4 times"), std::string::npos) << client->err();
+    EXPECT_NE(client->err().find("fix: move the call to main's thread"), std::string::npos) << client->err();
+  }
+}
+
+TEST_F(ClusterReplay, AForkedChildSpeaksForNoExecutor) {
+  for (const char* name : {"fork_in_main", "fork_in_tasks"}) {
+    SCOPED_TRACE(name);
+    auto [client, job] = cluster_->SubmitAccepted({fs::read_symlink("/proc/self/exe"), "job", name});
+    EXPECT_EQ(client->Wait(), 0) << client->err();
+    EXPECT_EQ(client->out(), "main counted 8\n");
+    EXPECT_EQ(cluster_->CountEvents(job, "task_failed"), 0u);
+    EXPECT_EQ(cluster_->CountEvents(job, "task_lost"), 0u);
+  }
+}
+
+TEST_F(ClusterReplay, ATaskThatEndsItsThreadIsNamed) {
+  auto client = Submit("thread");
+  EXPECT_EQ(client->Wait(), 1) << client->err();
+  EXPECT_NE(client->err().find("error[TASK06]"), std::string::npos) << client->err();
+  auto good = Submit("once");
+  EXPECT_EQ(good->Wait(), 0) << good->err();
 }
 
 TEST_F(ClusterReplay, MainsOwnEndIsTheJobs) {

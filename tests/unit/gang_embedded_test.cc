@@ -1,5 +1,6 @@
 // Gangs in one process: ranks are threads of the task runner, also where there are more of them than processors.
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -249,6 +250,24 @@ TEST(GangRanksOnLost, AFunctionMayTakeItselfBackAndMayThrow) {
   ranks.Lose(Attempt(0), Status(Code::kUnavailable, "T", "gone"));
   called.get_future().wait();
   rank->OnLost({});
+}
+
+// The thread in which a function ended itself would have told the other ranks.
+TEST(GangRanksOnLost, AFunctionMayEndItsThread) {
+  GangRanks ranks([](const TaskAttempt&, std::uint32_t, std::uint64_t, std::string) {});
+  auto first = ranks.Add(Attempt(0), {0, 2, 0, "m", "127.0.0.1"}), second = ranks.Add(Attempt(1), {1, 2, 0, "m", "127.0.0.1"});
+  std::promise<void> first_called, second_called;
+  first->OnLost([&](const Status&) {
+    first_called.set_value();
+    pthread_exit(nullptr);
+  });
+  second->OnLost([&](const Status&) { second_called.set_value(); });
+  const Status gone(Code::kUnavailable, "T", "gone");
+  ranks.Lose(Attempt(0), gone);
+  first_called.get_future().wait();
+  ranks.Lose(Attempt(1), gone);
+  second_called.get_future().wait();
+  first->OnLost({});
 }
 
 TEST(GangRanksRounds, AnswersOfOtherRoundsAndFormingsAreDropped) {

@@ -2,16 +2,21 @@
 #include "worker/task/task_runner.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <condition_variable>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <stdexcept>
 #include <variant>
+
+#include "dag/plan_failure.h"
 
 namespace ropewalk::task {
 namespace {
@@ -176,6 +181,68 @@ TEST_F(RunnerTest, AnyThrownTypeIsCaught) {
   }
 }
 
+TEST_F(RunnerTest, ACallOfThePlanIsTheTasksFailure) {
+  TaskRunner runner(Options());
+  EXPECT_FALSE(OnTaskThread());
+  runner.Run(Order(0, [](dag::TaskContext&, dag::TaskResult*) -> Status {
+    try {
+      if (OnTaskThread()) throw dag::PlanFailure{Status(Code::kUserError, "DAG01", "not here", "it is a task", "do it in main")};
+    } catch (const std::exception&) {  // user code that catches what it knows of
+    }
+    return Status();
+  }));
+  const Failed failed = std::get<Failed>(recorder_.Wait(1)[0]);
+  EXPECT_EQ(failed.status.tag(), "DAG01");
+  EXPECT_EQ(failed.status.fix(), "do it in main");
+}
+
+struct CountedMemory final : blocks::TaskMemory {
+  std::atomic<std::int64_t> lent{0};
+  Status Take(std::uint64_t bytes, const std::atomic<bool>&) override {
+    lent += static_cast<std::int64_t>(bytes);
+    return {};
+  }
+  void Give(std::uint64_t bytes) override { lent -= static_cast<std::int64_t>(bytes); }
+  void Wake() override {}
+};
+
+// The thread is gone, and with it the frames that served the slot: what ran there is reported all the same, and the next one runs.
+TEST_F(RunnerTest, AThreadThatIsEndedByTheProgramIsReportedAndReplaced) {
+  CountedMemory memory;
+  std::atomic<bool> started{false};
+  RunnerOptions options = Options(1);
+  options.memory = &memory;
+  TaskRunner runner(options);
+  for (std::size_t round = 0; round < 3; ++round) {
+    TaskOrder order = Order(1, [](dag::TaskContext& context, dag::TaskResult*) -> Status {
+      context.cursor->offset.store(4711);
+      context.progress->records_in.store(5);
+      pthread_exit(nullptr);
+    });
+    order.memory_bytes = 100;
+    runner.Run(std::move(order));
+    const Failed failed = std::get<Failed>(recorder_.Wait(2 * round + 1).back());
+    EXPECT_EQ(failed.status.tag(), "TASK06");
+    EXPECT_EQ(failed.status.code(), Code::kUserError);
+    EXPECT_EQ(failed.offset, 4711u);
+    order = Order(2, [](dag::TaskContext&, dag::TaskResult*) { return Status(); });
+    order.memory_bytes = 100;
+    runner.Run(std::move(order));
+    EXPECT_EQ(std::get<Finished>(recorder_.Wait(2 * round + 2).back()).id.task, 2u);
+  }
+  EXPECT_TRUE(runner.CancelAllAndWait(20'000));
+  EXPECT_TRUE(runner.RunningTasks().empty());
+  EXPECT_EQ(runner.Totals().records_in, 15u);
+  EXPECT_EQ(memory.lent, 0);
+  // One that ends while the runner does: nobody takes over.
+  runner.Run(Order(1, [&](dag::TaskContext& context, dag::TaskResult*) -> Status {
+    started = true;
+    while (!context.Cancelled()) std::this_thread::yield();
+    pthread_exit(nullptr);
+  }));
+  while (!started) std::this_thread::yield();
+}
+
 TEST_F(RunnerTest, ALostInputIsTheProducersFault) {
   for (Code code : {Code::kDataLoss, Code::kUnavailable}) {
     Recorder recorder;
@@ -274,6 +341,67 @@ TEST(CrashMarks, NameTheSlotThatCrashed) {
   }
   EXPECT_EQ(marked, 1);
   munmap(memory, 4096);
+}
+
+// Its cursors are its parent's, and so is the report. In a process of its own, since the marks are for good.
+TEST(CrashMarks, AForkedChildLeavesNoneAndMakesNoReport) {
+  auto run = [](const std::function<Status()>& child_does, int child_ends) {
+    const pid_t process = fork();
+    if (process > 0) {
+      int status = 0;
+      EXPECT_EQ(waitpid(process, &status, 0), process);
+      return status;
+    }
+    InstallCrashMarks();
+    void* memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    auto* cursors = new (memory) dag::RecordCursor[1];
+    auto* reports = new (static_cast<char*>(memory) + 2048) std::atomic<int>(0);
+    struct Counter final : TaskListener {
+      std::atomic<int>* reports;
+      void OnFinished(const TaskAttempt&, dag::TaskResult, const TaskCounters&) override { Count(1); }
+      void OnFailed(const TaskAttempt&, Status, std::uint64_t, std::uint64_t) override { Count(100); }
+      void OnFetchFailed(const TaskAttempt&, dag::SegmentRef, Status) override { Count(100); }
+      void Count(int by) {
+        *reports += by;
+        reports->notify_all();
+      }
+    } listener;
+    listener.reports = reports;
+    RunnerOptions options;
+    options.slots = 1;
+    options.cursors = cursors;
+    options.listener = &listener;
+    TaskRunner runner(options);
+    std::atomic<int> ended{-1};
+    runner.Run(Order(0, [&](dag::TaskContext&, dag::TaskResult*) -> Status {
+      const pid_t child = fork();
+      if (child == 0) return child_does();
+      int status = 0;
+      waitpid(child, &status, 0);
+      ended = status;
+      return Status();
+    }));
+    reports->wait(0);
+    _exit(*reports == 1 && cursors[0].signal == 0 && (ended & 0xff7f) == child_ends ? 0 : 1);  // without the flag of a core
+  };
+  EXPECT_EQ(run([]() -> Status { std::abort(); }, SIGABRT), 0);
+  EXPECT_EQ(run([]() -> Status { return {}; }, 1 << 8), 0);
+  EXPECT_EQ(run([]() -> Status { throw std::runtime_error("no such program"); }, 1 << 8), 0);
+  EXPECT_EQ(run([]() -> Status { pthread_exit(nullptr); }, 1 << 8), 0);
+}
+
+// What was marked for an attempt that is over does not speak for the next one.
+TEST_F(RunnerTest, AnAttemptBeginsWithoutAMark) {
+  dag::RecordCursor cursor;
+  cursor.signal = SIGSEGV;
+  RunnerOptions options = Options(1);
+  options.cursors = &cursor;
+  TaskRunner runner(options);
+  runner.Run(Order(0, [](dag::TaskContext& context, dag::TaskResult* result) {
+    result->value = std::to_string(context.cursor->signal.load());
+    return Status();
+  }));
+  EXPECT_EQ(std::get<Finished>(recorder_.Wait(1)[0]).result.value, "0");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/home_process.h"
 #include "worker/blocks/block_state.h"
 #include "worker/blocks/file_extents.h"
 
@@ -59,7 +60,7 @@ class StoreWriter final : public dag::SegmentWriter {
       : state_(std::move(state)), index_(producer, state_->options.job, parts), memory_(std::make_shared<ChunkList>()) {}
 
   ~StoreWriter() override {
-    if (file_) ::unlink(path_.c_str());
+    if (file_ && home_.here()) ::unlink(path_.c_str());
   }
 
   Status Append(std::uint32_t part, std::span<const std::byte> bytes, std::uint64_t records) override {
@@ -170,6 +171,7 @@ class StoreWriter final : public dag::SegmentWriter {
   // Beyond the budget:
   std::string path_;
   UniqueFd file_;
+  HomeProcess home_;
   Buffer tail_;
   Charge tail_charge_;
   std::uint64_t tail_start_ = 0, tail_used_ = 0;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/home_process.h"
 #include "worker/blocks/block_service.h"
 #include "worker/blocks/fetcher.h"
 #include "worker/blocks/file_extents.h"
@@ -29,6 +30,7 @@ struct LocalConnection {
   UniqueFd fd;
   std::mutex call_mutex;
   std::mutex send_mutex;
+  HomeProcess home;
 };
 
 struct LocalLease {
@@ -37,6 +39,7 @@ struct LocalLease {
   const UniqueFd fd;
   LocalLease(std::shared_ptr<LocalConnection> by, std::uint64_t id, UniqueFd fd) : connection(std::move(by)), id(id), fd(std::move(fd)) {}
   ~LocalLease() {
+    if (!connection->home.here()) return;  // the lease is the parent's, and so is the connection
     std::lock_guard lock(connection->send_mutex);
     // A daemon that is gone holds no lease: nothing to do about an error.
     (void)SendWireFrame(connection->fd.get(), WireKind::kRelease, {reinterpret_cast<const char*>(&id), sizeof id});
@@ -56,6 +59,7 @@ struct RemoteBlocks::Impl {
   Fetcher fetcher;
   std::unique_ptr<MemoryLink> memory;
   std::atomic<std::uint64_t> next_reservation{1};
+  const HomeProcess home;
 
   Result<std::shared_ptr<LocalConnection>> Connect() {
     auto connection = std::make_shared<LocalConnection>();
@@ -66,8 +70,9 @@ struct RemoteBlocks::Impl {
     return connection;
   }
 
-  // A connection whose call_mutex is now held.
+  // A connection whose call_mutex is now held. A forked child has none: it would take its parent's answers.
   Result<std::shared_ptr<LocalConnection>> Pick(std::unique_lock<std::mutex>* held) {
+    if (!home.here()) return Status(Code::kInternal, "BLK44", "a forked child asks for its parent's blocks");
     std::shared_ptr<LocalConnection> picked;
     {
       std::lock_guard lock(mutex);

@@ -68,7 +68,7 @@ Result<std::unique_ptr<SpillDir>> SpillDir::Open(const std::string& parent, std:
 }
 
 SpillDir::~SpillDir() {
-  if (keep_) return;
+  if (keep_ || !home_.here()) return;
   std::error_code ignored;  // the next owner sweeps what is left
   fs::remove_all(path_, ignored);
 }

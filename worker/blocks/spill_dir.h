@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/home_process.h"
 #include "base/ids.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
@@ -22,7 +23,7 @@ class SpillDir {
   // Creates `parent` (0700) and an own folder in it, and sweeps dead owners' folders. With `leftovers`, their run files are moved into the
   // own folder first, and named there; and this folder is left for the next owner to sweep.
   static Result<std::unique_ptr<SpillDir>> Open(const std::string& parent, std::vector<std::string>* leftovers = nullptr);
-  ~SpillDir();  // removes the folder and all in it, unless it was opened with `leftovers`
+  ~SpillDir();  // removes the folder and all in it, unless it was opened with `leftovers`, or by the process that forked this one
   const std::string& path() const { return path_; }
 
  private:
@@ -30,6 +31,7 @@ class SpillDir {
   std::string path_;
   UniqueFd lock_;
   bool keep_;
+  HomeProcess home_;
 };
 
 }  // namespace ropewalk::blocks

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <deque>
 #include <mutex>
 #include <new>
@@ -15,7 +16,9 @@
 #include <utility>
 
 #include "base/escape.h"
+#include "base/home_process.h"
 #include "dag/failure_tags.h"
+#include "dag/plan_failure.h"
 #include "worker/task/exception.h"
 #include "worker/task/tracking_reader.h"
 
@@ -53,6 +56,15 @@ std::string Place(const dag::RecordCursor& cursor, bool precise) {
   return place;
 }
 
+// A child that the job's code forked has left that code, as if it were the task: what comes next is its parent's to do.
+[[noreturn]] void EndForkedChild() {
+  const Status status(Code::kUserError, "TASK07", "a process that the job's code forked came out of the function that forked it",
+                      "it is no task: its parent goes on with the records and makes the report",
+                      "end it by exec() or _exit() in that function");
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  ::_exit(ExitCode(status.code()));
+}
+
 // The border: no exception passes it.
 Status RunProgram(const TaskOrder& order, const dag::RecordCursor& cursor, dag::TaskContext& context, dag::TaskResult* result) {
   try {
@@ -62,7 +74,9 @@ Status RunProgram(const TaskOrder& order, const dag::RecordCursor& cursor, dag::
     return Status(Code::kResourceExhausted, dag::kOutOfMemoryTag, TaskName(order) + " could not get the memory it asked for",
                   "it failed on " + Place(cursor, order.precise_cursor), "give the job more memory or more partitions");
   } catch (const abi::__forced_unwind&) {
-    throw;  // the thread is being ended from outside; swallowing it would abort the process
+    throw;  // pthread_exit(): swallowing it would abort the process. See Hold
+  } catch (const dag::PlanFailure& failure) {
+    return failure.status;
   } catch (...) {
     return Status(Code::kUserError, "USER01", "the job's code threw " + DescribeCurrentException(),
                   "it stood at " + Place(cursor, order.precise_cursor), "mend that record, or the code that reads it");
@@ -103,22 +117,58 @@ struct TaskRunner::Impl {
   std::vector<Running*> running;  // one for each thread; nullptr: idle
   TaskCounters finished;          // sums of attempts that are over
   bool stopping = false;
-  std::vector<std::thread> threads;
+  std::vector<std::thread> threads;  // by slot
+  const HomeProcess home;
 
-  void Loop(std::uint32_t slot) {
-    // The crash handler needs a stack of its own, or endless recursion in user code would die unmarked.
-    constexpr std::size_t kSignalStackBytes = 64 << 10;
-    std::unique_ptr<char[]> signal_stack = std::make_unique<char[]>(kSignalStackBytes);
-    stack_t stack = {};
-    stack.ss_sp = signal_stack.get();
-    stack.ss_size = kSignalStackBytes;
-    sigaltstack(&stack, nullptr);
-    Serve(slot);
-    stack.ss_flags = SS_DISABLE;
-    sigaltstack(&stack, nullptr);
-  }
+  // The crash handler needs a stack of its own, or endless recursion in user code would die unmarked.
+  class SignalStack {
+   public:
+    SignalStack() {
+      stack_.ss_sp = memory_.get();
+      stack_.ss_size = kBytes;
+      sigaltstack(&stack_, nullptr);
+    }
+    ~SignalStack() {
+      stack_.ss_flags = SS_DISABLE;
+      sigaltstack(&stack_, nullptr);
+    }
+
+   private:
+    static constexpr std::size_t kBytes = 64 << 10;
+    std::unique_ptr<char[]> memory_ = std::make_unique<char[]>(kBytes);
+    stack_t stack_ = {};
+  };
+
+  // What an attempt holds from its order to its report. User code may end the thread (pthread_exit) and so unwind it past the border: then
+  // the attempt is reported from here, and another thread takes over the slot.
+  class Hold {
+   public:
+    Hold(Impl* impl, std::uint32_t slot, Running* run) : impl_(impl), slot_(slot), run_(run) {}
+    ~Hold() {
+      if (!reported_ && !impl_->home.here()) EndForkedChild();
+      if (!reported_) impl_->ReportEndedThread(slot_, run_->id);
+      if (memory_bytes_ > 0) impl_->options.memory->Give(memory_bytes_);
+      {
+        std::lock_guard lock(impl_->mutex);
+        impl_->running[slot_] = nullptr;
+        Add(&impl_->finished, Read(run_->progress));
+        if (!reported_ && !impl_->stopping) impl_->ReplaceThread(slot_);
+      }
+      impl_->idle.notify_all();
+    }
+    void HoldsMemory(std::uint64_t bytes) { memory_bytes_ = bytes; }
+    void Reported() { reported_ = true; }
+
+   private:
+    Impl* const impl_;
+    const std::uint32_t slot_;
+    Running* const run_;
+    std::uint64_t memory_bytes_ = 0;
+    bool reported_ = false;
+  };
 
   void Serve(std::uint32_t slot) {
+    SignalStack signal_stack;
     for (;;) {
       TaskOrder order;
       Running run;
@@ -131,21 +181,38 @@ struct TaskRunner::Impl {
         run.id = order.id;
         running[slot] = &run;
       }
+      Hold hold(this, slot, &run);
       const std::uint64_t memory_bytes = options.memory == nullptr ? 0 : order.memory_bytes;
       Status granted = memory_bytes == 0 ? Status() : options.memory->Take(memory_bytes, run.cancelled);
       if (granted.ok()) {
+        hold.HoldsMemory(memory_bytes);
         RunOne(slot, std::move(order), &run);
-        if (memory_bytes > 0) options.memory->Give(memory_bytes);
       } else {
         options.listener->OnFailed(order.id, std::move(granted), order.id.task, 0);
       }
-      {
-        std::lock_guard lock(mutex);
-        running[slot] = nullptr;
-        Add(&finished, Read(run.progress));
-      }
-      idle.notify_all();
+      hold.Reported();
     }
+  }
+
+  // On the thread that ends.
+  void ReportEndedThread(std::uint32_t slot, const TaskAttempt& id) {
+    dag::RecordCursor& cursor = CursorOf(slot);
+    const std::uint64_t split = cursor.split.load(std::memory_order_relaxed), offset = cursor.offset.load(std::memory_order_relaxed);
+    crash_cursor = nullptr;
+    cursor.stage.store(0, std::memory_order_release);
+    options.listener->OnFailed(
+        id,
+        Status(Code::kUserError, "TASK06", "the job's code ended the thread of its task",
+               "it called pthread_exit(), or cancelled the thread", "return from the function, or throw an exception"),
+        split, offset);
+  }
+
+  // With `mutex` held, by the thread that ends: the new one waits for it.
+  void ReplaceThread(std::uint32_t slot) {
+    threads[slot] = std::thread([this, slot, before = std::move(threads[slot])]() mutable {
+      before.join();
+      Serve(slot);
+    });
   }
 
   dag::RecordCursor& CursorOf(std::uint32_t slot) {
@@ -162,7 +229,7 @@ struct TaskRunner::Impl {
       const auto slot = static_cast<std::uint32_t>(running.size());
       running.push_back(nullptr);
       more_cursors.emplace_back();
-      threads.emplace_back([this, slot] { Loop(slot); });
+      threads.emplace_back([this, slot] { Serve(slot); });
     }
   }
 
@@ -172,6 +239,7 @@ struct TaskRunner::Impl {
     cursor.offset.store(0, std::memory_order_relaxed);
     cursor.task.store(order.id.task, std::memory_order_relaxed);
     cursor.attempt.store(order.id.attempt, std::memory_order_relaxed);
+    cursor.signal.store(0, std::memory_order_relaxed);
     cursor.SetSource("");
     cursor.stage.store(order.id.stage.value, std::memory_order_release);
     crash_cursor = &cursor;
@@ -192,6 +260,7 @@ struct TaskRunner::Impl {
 
     dag::TaskResult result;
     Status status = RunProgram(order, cursor, context, &result);
+    if (!home.here()) EndForkedChild();
     std::uint64_t split = cursor.split.load(std::memory_order_relaxed), offset = cursor.offset.load(std::memory_order_relaxed);
     crash_cursor = nullptr;
     cursor.stage.store(0, std::memory_order_release);
@@ -215,7 +284,7 @@ TaskRunner::TaskRunner(RunnerOptions options) : impl_(std::make_unique<Impl>()) 
     impl_->options.cursors = impl_->own_cursors.get();
   }
   impl_->running.assign(options.slots, nullptr);
-  for (std::uint32_t slot = 0; slot < options.slots; ++slot) impl_->threads.emplace_back([impl = impl_.get(), slot] { impl->Loop(slot); });
+  for (std::uint32_t slot = 0; slot < options.slots; ++slot) impl_->threads.emplace_back([impl = impl_.get(), slot] { impl->Serve(slot); });
 }
 
 TaskRunner::~TaskRunner() {
@@ -284,8 +353,12 @@ TaskCounters TaskRunner::Totals() const {
 
 namespace {
 
+// A child that the job's code forked shares the cursors, and its end is not the task's.
+std::atomic<pid_t> marking_process{0};
+
 void MarkCrash(int signal) {
-  if (crash_cursor != nullptr) crash_cursor->signal.store(static_cast<std::uint32_t>(signal), std::memory_order_release);
+  if (crash_cursor != nullptr && ::getpid() == marking_process.load(std::memory_order_relaxed))
+    crash_cursor->signal.store(static_cast<std::uint32_t>(signal), std::memory_order_release);
   raise(signal);  // SA_RESETHAND gave the default action back; it is delivered when this handler returns
 }
 
@@ -297,7 +370,10 @@ void MarkExit() {
   if (crash_cursor != nullptr) crash_cursor->signal.store(kExitMark, std::memory_order_release);
 }
 
+bool OnTaskThread() { return crash_cursor != nullptr; }
+
 void InstallCrashMarks() {
+  marking_process.store(::getpid(), std::memory_order_relaxed);
   for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
     struct sigaction action = {};
     action.sa_handler = MarkCrash;

@@ -5,7 +5,9 @@
 //   OnFinished     it returned OK
 //   OnFetchFailed  an input segment was lost or unreachable: the producer's fault, `lost` says which
 //   OnFailed       everything else: the user's exception (kUserError, with its type, its message, the task and the input record), a
-//                  refused allocation (kResourceExhausted), a Status of the program, or kCancelled
+//                  refused allocation (kResourceExhausted), a Status of the program, a call of the plan (dag/plan_failure.h), the end of
+//                  the thread by pthread_exit() (kUserError TASK06), or kCancelled
+// A child that user code forks and that comes back here is no attempt: it ends at the border.
 //
 // Owner: the embedded backend or an executor. Thread rule: Run() and Cancel() may be called from any thread, also from a listener's
 // method. Listener methods are called from the pool's threads with no lock held.
@@ -91,5 +93,7 @@ class TaskRunner {
 void InstallCrashMarks();
 // The same mark for code that called exit() and is about to end the process in good order. Does nothing on a thread that runs no task.
 void MarkExit();
+// Whether this thread runs an attempt just now.
+bool OnTaskThread();
 
 }  // namespace ropewalk::task
