@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <exception>
 
+#include "base/escape.h"
+
 namespace ropewalk::dag {
 
 namespace {
@@ -28,7 +30,10 @@ Session::~Session() {
   context_->Close();
 }
 
-std::string Session::NextOnceName(const char* kind) { return std::string(kind) + ":" + std::to_string(context_->NextOnce()); }
+std::string Session::NextOnceName(const char* kind) {
+  context_->RequireMainThread((std::string("make a ") + kind).c_str());  // first: a number that is taken elsewhere shifts all later ones
+  return std::string(kind) + ":" + std::to_string(context_->NextOnce());
+}
 
 std::string Session::OnceBytes(const std::string& name, const std::function<Result<std::string>()>& compute) {
   return context_->Once(name, compute);
@@ -39,8 +44,8 @@ Result<std::string> Session::Guarded(const std::string& name, const std::functio
   try {
     return fn();
   } catch (const std::exception& e) {
-    return Status(Code::kUserError, "USER02", "Once(\"" + name + "\") failed: " + e.what(), "its function threw an exception",
-                  "catch it there, or mend what threw it");
+    return Status(Code::kUserError, "USER02", "Once(\"" + EscapeForLog(name, 200) + "\") failed: " + EscapeForLog(e.what()),
+                  "its function threw an exception", "catch it there, or mend what threw it");
   }
 }
 

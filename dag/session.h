@@ -115,7 +115,7 @@ class Session {
   }
 
   // Runs `fn` in one replica only and gives its value in all of them: for files, network, clocks, random devices, anything slow. One name,
-  // one value, for the life of the job. An exception of `fn` ends the job.
+  // one value, for the life of the job. An exception of `fn` ends the job. `fn` builds no dataset, runs no action, calls no other Once.
   template <class Fn>
   auto Once(const std::string& name, Fn fn) {
     using Value = std::invoke_result_t<Fn&>;

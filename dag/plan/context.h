@@ -48,7 +48,7 @@ class PlanContext {
 
   [[noreturn]] void Fail(const Status& status) const;
   bool OnMainThread() const;
-  // Fails when the caller is not main's thread, or the job has ended.
+  // Fails when the caller is not main's thread, or runs a function of Once, or the job has ended.
   void RequireMainThread(const char* doing) const;
   void Close() { closed_ = true; }
 

@@ -102,5 +102,42 @@ TEST(Replicas, BroadcastAndOnceGiveTheDriversValue) {
   EXPECT_EQ(job.Seed(), backend.options.seed);
 }
 
+// One replica runs the function of a Once. What it numbered there would be numbered in no other: the driver's next Broadcast took the name
+// of another one's second, and tasks computed with other values.
+TEST(Replicas, AFunctionOfOnceNumbersNothing) {
+  struct Case {
+    const char* doing;
+    std::function<int(Session&, Dataset<int>&, CollectHandle<int>&)> act;
+  };
+  const std::vector<Case> cases = {
+      {"make a broadcast", [](Session& job, Dataset<int>&, CollectHandle<int>&) { return *job.Broadcast(7); }},
+      {"make a listing", [](Session& job, Dataset<int>&, CollectHandle<int>&) { return job.ReadLines("missing"), 0; }},
+      {"build a dataset", [](Session& job, Dataset<int>&, CollectHandle<int>&) { return job.FromVector(std::vector<int>{1}), 0; }},
+      {"build a dataset", [](Session&, Dataset<int>& numbers, CollectHandle<int>&) { return numbers.Sum(); }},
+      {"wait for an action", [](Session&, Dataset<int>&, CollectHandle<int>& later) { return later.Get()[0]; }},
+      {"call Once", [](Session& job, Dataset<int>&, CollectHandle<int>&) { return job.Once("inner", [] { return 1; }); }},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.doing);
+    LocalBackend backend(2);
+    Session job = backend.NewSession();
+    Dataset<int> numbers = job.FromVector(std::vector<int>{1, 2});
+    CollectHandle<int> later = numbers.CollectAsync();
+    EXPECT_EQ(*job.Broadcast(5), 5);
+    try {
+      job.Once("out\nside", [&] { return c.act(job, numbers, later); });
+      ADD_FAILURE() << "it was done";
+    } catch (const ActionFailed& failed) {
+      const std::string said = failed.status.ToString();
+      EXPECT_NE(said.find(std::string("error[DAG07] cannot ") + c.doing + " in the function of Once("), std::string::npos) << said;
+      for (const char* part : {"why: one replica", "fix: do it before"}) EXPECT_NE(said.find(part), std::string::npos) << said;
+      EXPECT_EQ(said.find('\n' + std::string("side")), std::string::npos) << said;
+    }
+    EXPECT_EQ(*job.Broadcast(6), 6) << "main itself goes on";
+    EXPECT_EQ(backend.once_values.count("broadcast:2"), 1u);
+    EXPECT_EQ(backend.once_values.count("broadcast:3"), 0u);
+  }
+}
+
 }  // namespace
 }  // namespace ropewalk::dag
