@@ -280,7 +280,7 @@ int SubmitAndFollow(const SubmitRequest& request) {
 
   Status printed;
   std::thread out([&] { printed = CopyLog(link_options, *job, "driver", STDOUT_FILENO, &terminal); });
-  std::thread err([&] { CopyLog(link_options, *job, "stderr", STDERR_FILENO, &terminal); });
+  std::thread err([&] { (void)CopyLog(link_options, *job, "stderr", STDERR_FILENO, &terminal); });  // it has said why
   Result<wire::JobState> end = WaitForEnd(&link, *job, &terminal, talks);
   out.join();
   err.join();

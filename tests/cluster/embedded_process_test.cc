@@ -59,6 +59,21 @@ TEST_F(EmbeddedProcess, SucceedsWithASummaryOnStderrAndTheTopOnStdout) {
     EXPECT_NE(events.find(std::string("\"event\":\"") + kind), std::string::npos) << kind << " is missing in\n" << events;
 }
 
+// Words are bytes of the input: neither do they end at a NUL nor may they speak to a terminal.
+TEST_F(EmbeddedProcess, TheTopIsSafeToShow) {
+  std::ofstream(dir_ / "odd", std::ios::binary) << std::string_view("a\0b a\0b a\0b \x1b[2J \x1b[2J d\xc3\xa9j\xc3\xa0 x\xff a\0b\n", 36);
+  auto run = Run({"wordcount", "odd", "-o", "out", "--top", "4", "--threads", "1"});
+  ASSERT_EQ(run->Wait(), 0) << run->err();
+  std::string out = run->out();
+  EXPECT_TRUE(out.starts_with("           4 a\\x00b\n           2 \\x1b[2J\n")) << out;
+  for (const char* line : {"           1 d\xc3\xa9j\xc3\xa0\n", "           1 x\\xff\n"})
+    EXPECT_NE(out.find(line), std::string::npos) << out;
+  std::string counts;
+  for (const auto& part : fs::directory_iterator(dir_ / "out"))
+    if (part.path().filename().string().starts_with("part-")) counts += ReadFile(part.path());
+  EXPECT_NE(counts.find(std::string_view("a\0b\t4\n", 6)), std::string::npos) << "the files have the bytes";
+}
+
 TEST_F(EmbeddedProcess, ExitCodesTellTheTruth) {
   fs::create_directories(dir_ / "exists");
   struct Case {
@@ -180,7 +195,8 @@ TEST_F(EmbeddedProcess, TheSpillFolderIsOursAndItsParentIsNotMade) {
 
 // Neither what is thrown nor an action inside of an operator may crash the process.
 TEST_F(EmbeddedProcess, OddMistakesInTasksAreNamed) {
-  for (const auto& [how, says] : {std::pair("--null", "decltype(nullptr)"), std::pair("--nested", "error[DAG01]")}) {
+  for (const auto& [how, says] : {std::pair("--null", "decltype(nullptr)"), std::pair("--nested", "error[DAG01]"),
+                                  std::pair("--control", "std::runtime_error: bad \\x1b[2J record\\n")}) {
     auto run = SlowJob({how});
     std::optional<int> code = run->Wait();
     ASSERT_TRUE(code.has_value());
@@ -405,6 +421,7 @@ void JobMain(int argc, char** argv) {
         if (how == "--print") std::cout << "task " << n << "\n" << std::flush;
         if (how == "--exit" && n == 3) std::exit(0);
         if (how == "--null" && n == 3) throw nullptr;
+        if (how == "--control") throw std::runtime_error("bad \x1b[2J record\n");
         if (how == "--nested") (void)inner->FromVector(std::vector<int>{n}).Count();
         return n;
       })

@@ -6,6 +6,8 @@
 #include <exception>
 #include <typeinfo>
 
+#include "base/escape.h"
+
 namespace ropewalk::task {
 namespace {
 
@@ -26,13 +28,13 @@ std::string DescribeCurrentException() {
     throw;
   } catch (const std::exception& e) {
     const char* text = e.what();
-    return text == nullptr ? type : type + ": " + text;
+    return text == nullptr ? type : type + ": " + EscapeForLog(text);
   } catch (const abi::__forced_unwind&) {
     throw;
   } catch (const std::string& text) {
-    return "std::string: " + text;
+    return "std::string: " + EscapeForLog(text);
   } catch (const char* text) {
-    return text == nullptr ? type : std::string("text: ") + text;  // `throw nullptr` comes here too
+    return text == nullptr ? type : "text: " + EscapeForLog(text);  // `throw nullptr` comes here too
   } catch (...) {
     return type;
   }

@@ -7,7 +7,7 @@
 
 namespace ropewalk::task {
 
-// Of the exception that is being handled: "std::runtime_error: bad number", "int", "std::string: text".
+// Of the exception that is being handled: "std::runtime_error: bad number", "int", "std::string: text". Safe to show: texts quote records.
 std::string DescribeCurrentException();
 
 }  // namespace ropewalk::task
