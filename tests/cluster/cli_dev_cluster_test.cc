@@ -7,77 +7,10 @@
 #include <map>
 #include <regex>
 
-#include "tests/cluster/process.h"
+#include "tests/cluster/dev_cluster.h"
 
 namespace ropewalk::cluster {
 namespace {
-
-class DevCluster : public testing::Test {
- protected:
-  void SetUp() override {
-    dir_ = fs::path(testing::TempDir()) / ("cli_dev_" + std::to_string(getpid()));
-    fs::remove_all(dir_);
-    fs::create_directories(dir_ / "in");
-    std::ofstream(dir_ / "in/a.txt") << "rope walk\nwalk walk\n";
-  }
-  void TearDown() override {
-    dev_.reset();
-    RemoveTree(dir_);
-  }
-  void StartDev() {
-    dev_ = Start({"start", "dev", "--dir", "state", "--port", "0", "--workers", "2", "--slots", "1", "--memory", "256M"}, "dev");
-    ASSERT_TRUE(Eventually([&] { return dev_->out().find("stop:") != std::string::npos || !dev_->running(); })) << dev_->err();
-    std::smatch match;
-    std::string said = dev_->out();
-    ASSERT_TRUE(std::regex_search(said, match, std::regex("127\\.0\\.0\\.1:[0-9]+"))) << said << dev_->err();
-    address_ = match[0];
-  }
-  std::unique_ptr<Process> Start(std::vector<std::string> args, const std::string& log) {
-    args.insert(args.begin(), Binary("ropewalk"));
-    std::vector<std::string> environment = {"ROPEWALK_HOME=" + (dir_ / "home").string()};
-    if (!address_.empty())
-      environment.insert(environment.end(), {"ROPEWALK_MASTER=" + address_, "ROPEWALK_TOKEN_FILE=" + (dir_ / "state/token").string()});
-    return std::make_unique<Process>(Process::Options{args, environment, dir_, dir_ / log});
-  }
-  // Runs one command to its end: its exit code; `said` gets stdout and then stderr.
-  int Run(std::vector<std::string> args, std::string* said) {
-    auto process = Start(std::move(args), "run" + std::to_string(runs_++));
-    auto code = process->Wait();
-    *said = process->out() + process->err();
-    EXPECT_TRUE(code.has_value()) << "it does not end: " << *said;
-    return code.value_or(-1);
-  }
-  std::string Counts(const std::string& folder) {
-    std::vector<std::string> lines;
-    for (const auto& entry : fs::directory_iterator(dir_ / folder)) {
-      if (!entry.path().filename().string().starts_with("part-")) continue;
-      std::ifstream part(entry.path());
-      for (std::string line; std::getline(part, line);) lines.push_back(line);
-    }
-    std::sort(lines.begin(), lines.end());
-    std::string all;
-    for (const std::string& line : lines) all += line + "\n";
-    return all;
-  }
-  // The child of dev whose command line has `word`.
-  pid_t Child(const std::string& word) {
-    for (pid_t pid : Descendants(dev_->pid())) {
-      std::string command = ReadFile("/proc/" + std::to_string(pid) + "/cmdline");
-      if (command.find("start") != std::string::npos && command.find(word) != std::string::npos) return pid;
-    }
-    return 0;
-  }
-  static bool Alive(pid_t pid) {
-    std::string stat = ReadFile("/proc/" + std::to_string(pid) + "/stat");
-    std::size_t close = stat.rfind(')');
-    return close != std::string::npos && stat.compare(close + 2, 1, "Z") != 0;
-  }
-  const std::string kCounts = "rope\t1\nwalk\t3\n";
-  fs::path dir_;
-  std::string address_;
-  std::unique_ptr<Process> dev_;
-  int runs_ = 0;
-};
 
 TEST_F(DevCluster, TheFirstFiveMinutes) {
   StartDev();
@@ -241,10 +174,13 @@ TEST_F(DevCluster, KilledDaemonsComeBackAndNothingStaysBehind) {
 TEST_F(DevCluster, ALostWorkerIsSaid) {
   StartDev();
   fs::create_directories(dir_ / "big");
-  for (int file = 0; file < 8; ++file) {
-    std::ofstream big(dir_ / "big" / std::to_string(file));
-    for (int i = 0; i < 400'000; ++i) big << "word" << (std::int64_t{i} * 7919 + file) % 100'003 << (i % 10 == 9 ? '\n' : ' ');
+  std::vector<std::string> texts(8);
+  for (std::size_t file = 0; file < texts.size(); ++file) {
+    for (std::size_t i = 0; i < 400'000; ++i)
+      texts[file] += "word" + std::to_string((i * 7919 + file) % 100'003) + (i % 10 == 9 ? '\n' : ' ');
+    std::ofstream(dir_ / "big" / std::to_string(file)) << texts[file];
   }
+  const std::string counts = ModelOfWordCount(texts);
   bool lost = false;
   for (int round = 0; round < 5 && !lost; ++round) {
     const std::string name = "lost" + std::to_string(round);
@@ -266,6 +202,7 @@ TEST_F(DevCluster, ALostWorkerIsSaid) {
     const bool over = !submit->running();
     kill(worker, SIGKILL);
     ASSERT_EQ(submit->Wait(60'000), 0) << submit->err();
+    EXPECT_TRUE(Counts(name) == counts) << "what was lost was counted twice, or not at all";
     lost = submit->err().find("worker-2 was lost") != std::string::npos;
     ASSERT_EQ(Run({"job", "show", job}, &said), 0) << said;
     if (lost || !over) std::printf("%s\n", said.c_str());

@@ -1,7 +1,7 @@
 // kill -9 at ten points of a job's progress: executors, workers and the master in turn. The output has to be byte for byte that of a run in
-// peace, the event log has to show that work was lost, and no more may be run again than that.
+// peace, or what the test has computed by itself; the event log has to show that work was lost, and no more may be run again than that.
 //
-// A test binary is also its job: started with "job" as its first argument it runs the job's main (RecoveryMain).
+// A test binary is also its job: started with "job" as its first argument it runs the job's main (RecoveryMain). Or it names another one.
 //
 // Thread rule: one thread.
 #pragma once
@@ -117,18 +117,28 @@ inline void Dawdle(int delay_ms) { std::this_thread::sleep_for(std::chrono::mill
 struct RecoveryPlan {
   int delay_ms = 8;
   std::vector<std::size_t> executor_kills, worker_kills, master_kills;  // after so many finished tasks
+  std::vector<std::string> argv = {};                                   // of another job than this binary; its output folder follows
+  std::function<std::string(const fs::path&)> output = SortedParts;     // what is compared, of the folder that the job wrote
+  std::string expected = "";                                            // empty: what a run in peace gives
+  std::function<void(const fs::path&)> before = nullptr;                // each submit, with the folder that jobs run in
+  std::function<void(const fs::path&)> before_kill = nullptr;
 };
 
-// Runs this binary as a job once in peace and once for each kill.
+// Runs the job once in peace and once for each kill.
 inline void KillAtPointsOfProgress(const RecoveryPlan& plan) {
   Cluster cluster({.workers = 2, .slots = 1});
   auto submit = [&](const std::string& out) {
-    return cluster.SubmitAccepted({fs::read_symlink("/proc/self/exe"), "job", std::to_string(plan.delay_ms), out});
+    std::vector<std::string> argv = plan.argv;
+    if (argv.empty()) argv = {fs::read_symlink("/proc/self/exe"), "job", std::to_string(plan.delay_ms)};
+    argv.push_back(out);
+    if (plan.before) plan.before(cluster.dir());
+    return cluster.SubmitAccepted(argv);
   };
   auto [peace, peaceful_job] = submit("peace");
   ASSERT_EQ(peace->Wait(120'000), 0) << peace->err();
-  const std::string expected = SortedParts(cluster.dir() / "peace");
+  const std::string in_peace = plan.output(cluster.dir() / "peace"), expected = plan.expected.empty() ? in_peace : plan.expected;
   ASSERT_GT(expected.size(), 100u);
+  ASSERT_TRUE(in_peace == expected) << "in peace " << in_peace.size() << " bytes, and not as expected: " << in_peace.substr(0, 1000);
 
   int runs = 0;
   auto run_once = [&](std::size_t progress, const std::function<void(JobId, const std::string& out)>& kill, Recovery* recovery) {
@@ -140,10 +150,12 @@ inline void KillAtPointsOfProgress(const RecoveryPlan& plan) {
       over = std::any_of(events.begin(), events.end(), [](const Event& event) { return event.kind == "job_finished"; });
       return over || AtWork(events, progress);
     }));
+    if (!over && plan.before_kill) plan.before_kill(cluster.dir());
     if (!over) kill(job, out);
     ASSERT_EQ(client->Wait(100'000), 0) << client->err();
     EXPECT_EQ(client->out(), peace->out()) << "the driver's output is the job's, once";
-    EXPECT_EQ(SortedParts(cluster.dir() / out), expected);
+    const std::string output = plan.output(cluster.dir() / out);
+    EXPECT_TRUE(output == expected) << output.size() << " bytes of " << expected.size() << ": " << output.substr(0, 1000);
     for (const auto& entry : fs::directory_iterator(cluster.dir()))
       EXPECT_FALSE(entry.path().filename().string().starts_with("." + out)) << "left behind: " << entry.path();
     *recovery = RecoveryOf(cluster.Events(job));
