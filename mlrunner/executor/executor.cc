@@ -15,6 +15,7 @@
 #include "mlrunner/executor/memory_plan.h"
 #include "mlrunner/graph/op_def.h"
 #include "mlrunner/graph/ops.h"
+#include "mlrunner/kernels/bound_lengths.h"
 #include "mlrunner/kernels/fold.h"
 
 namespace ropewalk::mlrunner {
@@ -254,7 +255,7 @@ class Compiler {
       if (in.dims[d] != 1) return std::nullopt;
     }
     std::int64_t begin = op.attrs.DimOf(Attr::kBegin).Evaluate(to_.bindings);
-    if (begin < 0 || begin + out.dims[axis] > in.dims[axis]) return std::nullopt;  // the kernel says what is wrong
+    if (begin < 0 || begin > in.dims[axis] - out.dims[axis]) return std::nullopt;  // the kernel says what is wrong
     return static_cast<std::size_t>(begin * in.layout.Strides(in.dims)[axis]) * SizeOf(in.dtype);
   }
 
@@ -586,6 +587,7 @@ Result<std::unique_ptr<Executable>> Compile(const Graph& graph, const Bindings& 
           "bind each symbol of the graph, in the order in which they were made, to a number that it may have");
     }
   }
+  RETURN_IF_ERROR(CheckLengths(graph, bindings));
   Compiler compiler(*executable->impl_, table);
   RETURN_IF_ERROR(compiler.Run(program));
   return executable;

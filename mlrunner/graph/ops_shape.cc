@@ -119,8 +119,13 @@ Gradients SliceGradient(const GradientContext& c) {
 Result<Types> InferPad(const InferContext& c) {
   int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
   if (axis < 0) return NoSuchAxis(c, c.in[0]);
+  Dim low = c.op.attrs.DimOf(Attr::kLow), high = c.op.attrs.DimOf(Attr::kHigh);
+  if ((low.Constant() && *low.Constant() < 0) || (high.Constant() && *high.Constant() < 0)) {
+    return Misfit(c, fmt::format("it cannot put {} and {} zeros around axis {}", low.ToString(c.symbols), high.ToString(c.symbols), axis),
+                  "pad with 0 or more on each side; SliceAxis takes elements away");
+  }
   Types types{c.in[0]};
-  types[0].shape[axis] = types[0].shape[axis] + c.op.attrs.DimOf(Attr::kLow) + c.op.attrs.DimOf(Attr::kHigh);
+  types[0].shape[axis] = types[0].shape[axis] + low + high;
   return types;
 }
 Gradients PadGradient(const GradientContext& c) {

@@ -1,6 +1,7 @@
 #include "mlrunner/graph/shape.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -30,8 +31,11 @@ std::int64_t Dim::Evaluate(const Bindings& bindings) const {
   std::int64_t sum = 0;
   for (const Term& term : terms_) {
     std::int64_t product = term.coefficient;
-    for (std::uint32_t symbol : term.symbols) product *= bindings.at(symbol);
-    sum += product;
+    for (std::uint32_t symbol : term.symbols) {
+      // A number that no tensor has: who asks for a length refuses it (RUN04).
+      if (__builtin_mul_overflow(product, bindings.at(symbol), &product)) return std::numeric_limits<std::int64_t>::max();
+    }
+    if (__builtin_add_overflow(sum, product, &sum)) return std::numeric_limits<std::int64_t>::max();
   }
   return sum;
 }

@@ -368,7 +368,7 @@ Result<CompiledKernel> CompileSlice(const KernelRequest& r) {
   auto axis = static_cast<std::size_t>(r.op.attrs.Int(Attr::kAxis));
   Dims strides = Layout{}.Strides(r.in[0].dims);
   std::int64_t begin = r.op.attrs.DimOf(Attr::kBegin).Evaluate(r.bindings);
-  if (begin < 0 || begin + r.out[0].dims[axis] > r.in[0].dims[axis]) return Declined();  // the reference says what is wrong
+  if (begin < 0 || begin > r.in[0].dims[axis] - r.out[0].dims[axis]) return Declined();  // the reference says what is wrong
   return Strided(r, strides, begin * strides[axis]);
 }
 // Concat, Pad and Bucket: runs of bytes side by side.
@@ -387,9 +387,9 @@ Result<CompiledKernel> CompileConcat(const KernelRequest& r) {
   for (const ConcreteType& in : r.in) runs.push_back(run(in));
   std::int64_t first = 0;
   if (pad) {
-    std::int64_t size = r.out[0].dims[axis];
-    first = size == 0 ? 0 : whole / size * r.op.attrs.DimOf(Attr::kLow).Evaluate(r.bindings);
-    if (first < 0 || first + runs[0] > whole) return Declined();
+    std::int64_t size = r.out[0].dims[axis], low = r.op.attrs.DimOf(Attr::kLow).Evaluate(r.bindings);
+    if (low < 0 || low > size - r.in[0].dims[axis]) return Declined();  // the reference says what is wrong
+    first = size == 0 ? 0 : whole / size * low;
   }
   return CompiledKernel{[=](const KernelCall& c) {
     if (pad) std::fill_n(Out(c, 0), outer * whole, 0.0f);

@@ -1,5 +1,8 @@
 #include "mlrunner/kernels/fold.h"
 
+#include <algorithm>
+
+#include "mlrunner/kernels/bound_lengths.h"
 #include "mlrunner/types/half.h"
 
 namespace ropewalk::mlrunner {
@@ -21,6 +24,15 @@ RefTensor Widen(const Literal& literal) {
     tensor.data.push_back(static_cast<double>(value));
   }
   return tensor;
+}
+
+// Of outputs whose sizes are numbers, too: two elements from n on.
+bool HasSymbols(const Op& op) {
+  for (const auto& [name, attribute] : op.attrs.All()) {
+    const auto* shape = std::get_if<Shape>(&attribute);
+    if (shape != nullptr && !std::all_of(shape->begin(), shape->end(), [](const Dim& dim) { return dim.IsConstant(); })) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -72,10 +84,13 @@ RefTensor FromLiteral(const Literal& literal) {
 EvaluateOp FoldWith(const RefTable& table) {
   return [&table](const Graph& graph, const Op& op, const std::vector<Literal>& inputs) -> std::vector<Literal> {
     auto kernel = table.find(op.def);
-    if (kernel == table.end()) return {};
+    if (kernel == table.end() || HasSymbols(op)) return {};
     std::vector<RefTensor> in;
     for (const Literal& literal : inputs) in.push_back(FromLiteral(literal));
     Bindings bindings(graph.symbols.size(), 1);  // no symbol occurs: sizes of all outputs are numbers
+    for (ValueId out : op.outputs) {
+      if (!CheckLengths(graph, out, bindings).ok()) return {};  // the run will say what is wrong
+    }
     RunContext run;
     RefCall call{graph, op, bindings, run, {}, {}};
     for (const RefTensor& tensor : in) call.in.push_back(&tensor);

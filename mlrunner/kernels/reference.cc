@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "mlrunner/graph/op_def.h"
 #include "mlrunner/graph/ops.h"
+#include "mlrunner/kernels/bound_lengths.h"
 #include "mlrunner/kernels/philox.h"
 #include "mlrunner/types/half.h"
 
@@ -213,6 +214,7 @@ RefTensor Initial(const Graph& graph, const StateInfo& state, const Bindings& bi
 
 Result<RefResult> Evaluate(const Graph& graph, const Bindings& bindings, const std::vector<RefTensor>& inputs,
                            std::map<std::string, RefTensor>& states, const RunContext& run, const RefOptions& options) {
+  RETURN_IF_ERROR(CheckLengths(graph, bindings));
   Interpreter interpreter(graph, bindings, &states, run, options);
   RETURN_IF_ERROR(interpreter.Run(inputs));
   RefResult result;

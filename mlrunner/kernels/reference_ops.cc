@@ -95,9 +95,9 @@ void Place(const RefTensor& part, RefTensor& whole, std::size_t axis, std::int64
 Status Slice(RefCall& c) {
   auto axis = static_cast<std::size_t>(c.op.attrs.Int(Attr::kAxis));
   std::int64_t begin = c.op.attrs.DimOf(Attr::kBegin).Evaluate(c.bindings);
-  if (begin < 0 || begin + c.out[0].dims[axis] > c.in[0]->dims[axis] || c.out[0].dims[axis] < 0) {
-    return Status(Code::kUserError, "RUN04",
-                  fmt::format("[{}, {}) does not lie in an axis of {}", begin, begin + c.out[0].dims[axis], c.in[0]->dims[axis]),
+  std::int64_t count = c.out[0].dims[axis], size = c.in[0]->dims[axis];
+  if (begin < 0 || begin > size - count) {
+    return Status(Code::kUserError, "RUN04", fmt::format("{} elements from {} on do not lie in an axis of {}", count, begin, size),
                   "so the bound symbols make it; while the graph was built they had no numbers",
                   "bind others, or slice by an expression that stays inside for all that the symbols may be");
   }
@@ -111,7 +111,13 @@ Status Slice(RefCall& c) {
   return {};
 }
 Status Pad(RefCall& c) {
-  Place(*c.in[0], c.out[0], c.op.attrs.Int(Attr::kAxis), c.op.attrs.DimOf(Attr::kLow).Evaluate(c.bindings));
+  std::int64_t low = c.op.attrs.DimOf(Attr::kLow).Evaluate(c.bindings), high = c.op.attrs.DimOf(Attr::kHigh).Evaluate(c.bindings);
+  if (low < 0 || high < 0) {
+    return Status(Code::kUserError, "RUN04", fmt::format("there cannot be {} and {} zeros around an axis", low, high),
+                  "so the bound symbols make it; while the graph was built they had no numbers",
+                  "bind others, or pad by expressions that are 0 or more for all that the symbols may be");
+  }
+  Place(*c.in[0], c.out[0], c.op.attrs.Int(Attr::kAxis), low);
   return {};
 }
 Status Concat(RefCall& c) {

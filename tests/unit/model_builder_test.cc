@@ -79,6 +79,17 @@ TEST(Builder, OperatorsNameTheirLineToo) {
   (void)z;
 }
 
+TEST(Builder, PaddingBelowZeroIsRefused) {
+  for (auto [low, high] : {std::pair{-1, 0}, {0, -1}, {-1, 1}}) {
+    Builder b;
+    Value x = b.Input("x", Dtype::kF32, {4});
+    int line = __LINE__ + 1;
+    PadAxis(x, 0, low, high);
+    EXPECT_EQ(b.status().tag(), "GRAPH01") << low << " " << high;
+    EXPECT_NE(b.status().what().find(std::to_string(line) + ": Pad of (4) f32"), std::string::npos) << b.status().ToString();
+  }
+}
+
 // A small linear model as most tests use it.
 TEST(Builder, StatesHaveVersions) {
   Builder b;

@@ -304,6 +304,110 @@ TEST(Executor, SymbolsAreBoundedAndSpecialised) {
   }
 }
 
+// A length that was an expression while the graph was built, and that the bound number makes one of no tensor.
+TEST(Executor, LengthsThatNoTensorHasAreRefused) {
+  struct Case {
+    const char* op;
+    bool has_line;
+    std::int64_t bad, good;
+    std::function<Value(Builder&, const Value&, const Dim&)> function;  // x (8, 4)
+  };
+  const Case cases[] = {
+      {"Slice", true, 2, 5, [](Builder&, const Value& x, const Dim& n) { return Mean(SliceAxis(x, 0, 3, n)); }},  // a stretch
+      {"Slice", true, 2, 4, [](Builder&, const Value& x, const Dim& n) { return SliceAxis(x, 1, 3, n); }},
+      {"Slice", true, 2, 4, [](Builder&, const Value& x, const Dim& n) { return Mean(SliceAxis(Tanh(x), 1, 3, n), {1}); }},
+      {"Pad", true, 2, 16, [](Builder&, const Value& x, const Dim& n) { return PadAxis(x, 0, 0, n - 16); }},
+      {"Fill", false, 2, 3, [](Builder& b, const Value& x, const Dim& n) { return Fill(b, 1, x.dtype(), {n - 3, 4}); }},
+      {"Iota", false, 2, 7, [](Builder& b, const Value& x, const Dim& n) { return Iota(b, x.dtype(), n - 3); }},
+      {"Fill", false, 1 << 20, 9, [](Builder& b, const Value& x, const Dim& n) { return Fill(b, 1, x.dtype(), {n, n, n}); }},
+      {"Fill", false, 1 << 20, 9, [](Builder& b, const Value& x, const Dim& n) { return Fill(b, 1, x.dtype(), {n * n * n * n}); }},
+      {"Fill", false, 1 << 20, 9,
+       [](Builder& b, const Value& x, const Dim& n) { return Fill(b, 1, x.dtype(), {n * n * n * n - n * n, 0}); }},
+      {"Fill", false, 2, 4,
+       [](Builder& b, const Value& x, const Dim& n) {
+         return Cond(
+                    Greater(ReduceSum(x), 0), [&](Builder& c) { return Vars{ReduceSum(Fill(c, 1, x.dtype(), {n - 3}))}; },
+                    [&](Builder& c) { return Vars{c.Number(0, x.dtype())}; })[0] +
+                b.Number(0, x.dtype());
+       }},
+  };
+  for (const Case& test : cases) {
+    for (Dtype dtype : {Dtype::kF32, Dtype::kF64}) {
+      Builder b;
+      Value x = b.Input("x", dtype, {8, 4});
+      b.Output("y", test.function(b, x, b.NewSymbol("n")));
+      SCOPED_TRACE("case " + std::to_string(&test - cases));
+      auto graph = b.Finish();
+      ASSERT_TRUE(graph.ok()) << graph.status().ToString();
+      Pair inputs = RandomInputs(*graph, {test.good}, 3);
+      std::map<std::string, RefTensor> none;
+      auto expected = Evaluate(*graph, {test.good}, inputs.refs, none);
+      auto executable = Compile(*graph, {test.good}, {}, CpuKernels());
+      ASSERT_TRUE(expected.ok() && executable.ok()) << expected.status().ToString() << executable.status().ToString();
+      StateStore states;
+      auto got = (*executable)->Run(Inputs(inputs), states);
+      ASSERT_TRUE(got.ok()) << got.status().ToString();
+      EXPECT_LT(Worst(ToRef(got->outputs[0][0]), expected->outputs[0]), 1e-6);
+      for (const Status& refused :
+           {Compile(*graph, {test.bad}, {}, CpuKernels()).status(), Evaluate(*graph, {test.bad}, inputs.refs, none).status()}) {
+        EXPECT_EQ(refused.tag(), "RUN04") << refused.ToString();
+        EXPECT_NE(refused.what().find(test.op), std::string::npos) << refused.ToString();
+        EXPECT_EQ(refused.what().find("model_executor_test.cc:") != std::string::npos, test.has_line) << refused.ToString();
+      }
+    }
+  }
+}
+
+// The result has a length that a tensor may have, and what it is made of does not lie in it.
+TEST(Executor, SlicesAndPaddingThatDoNotFitAreRefused) {
+  using Make = std::function<Value(const Value&, const Dim&)>;
+  const Make cases[] = {
+      [](const Value& x, const Dim& n) { return PadAxis(x, 0, n - 3, 0); },
+      [](const Value& x, const Dim& n) { return PadAxis(x, 0, 0, n - 3); },
+      [](const Value& x, const Dim& n) { return PadAxis(x, 1, n - 3, Dim(3) - n); },
+      [](const Value& x, const Dim& n) { return SliceAxis(x, 0, n - 3, n + 2); },
+      [](const Value& x, const Dim& n) { return SliceAxis(x, 1, n * n * n * 2, n * n * n * 2 + 2); },
+  };
+  for (const Make& make : cases) {
+    for (Dtype dtype : {Dtype::kF32, Dtype::kF64}) {
+      SCOPED_TRACE(&make - cases);
+      Builder b;
+      Value x = b.Input("x", dtype, {8, 4});
+      b.Output("y", make(x, b.NewSymbol("n")));
+      auto graph = b.Finish();
+      ASSERT_TRUE(graph.ok()) << graph.status().ToString();
+      Pair inputs = RandomInputs(*graph, {2}, 3);
+      std::map<std::string, RefTensor> none;
+      EXPECT_EQ(Evaluate(*graph, {2}, inputs.refs, none).status().tag(), "RUN04");
+      auto executable = Compile(*graph, {2}, {}, CpuKernels());
+      ASSERT_TRUE(executable.ok()) << executable.status().ToString();
+      StateStore states;
+      EXPECT_EQ((*executable)->Run(Inputs(inputs), states).status().tag(), "RUN04");
+    }
+  }
+}
+
+// What has no number before a run cannot be computed before it, not even where the result's length is a number.
+TEST(Executor, ConstantsCutBySymbolsAreNotFolded) {
+  Builder b;
+  Dim n = b.NewSymbol("n");
+  Value x = Constant(b, Literal::Of(Dtype::kF32, {6}, std::vector<float>{0, 1, 2, 3, 4, 5}));
+  b.Output("slice", SliceAxis(x, 0, n, n + 2) * 2.0);
+  b.Output("pad", PadAxis(x, 0, n - 1, Dim(3) - n));
+  b.Output("below", Fill(b, 1, Dtype::kF32, {Dim(-2)}) * 2.0);
+  Graph graph = *b.Finish();
+  EXPECT_EQ(Compile(graph, {3}, {}, CpuKernels()).status().tag(), "RUN04");
+  graph.outputs.pop_back();
+  Graph folded = RemoveDeadCode(FoldConstants(graph, FoldWith(ReferenceKernels())));
+  std::map<std::string, RefTensor> none;
+  for (std::int64_t at : {1, 3}) {
+    auto expected = Evaluate(RemoveDeadCode(graph), {at}, {}, none), got = Evaluate(folded, {at}, {}, none);
+    ASSERT_TRUE(expected.ok() && got.ok()) << expected.status().ToString() << got.status().ToString();
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(got->outputs[i].data, expected->outputs[i].data) << at << " " << i;
+    EXPECT_EQ(got->outputs[0].data, (std::vector<double>{2.0 * static_cast<double>(at), 2.0 * static_cast<double>(at) + 2}));
+  }
+}
+
 TEST(Executor, LoopsAndBranches) {
   Builder b;
   Value x = b.Input("x", Dtype::kF64, {4}), w = b.Input("w", Dtype::kF64, {4});
