@@ -86,36 +86,62 @@ Gradients MatMulGradient(const GradientContext& c) {
   return {SumTo(da, a.shape()), SumTo(db, b.shape())};
 }
 
+constexpr std::int64_t kWindowMax = 1 << 30;  // of a stride and a padding: sums with lengths stay numbers
+
 // Output length of a window that slides over a padded axis.
 std::int64_t Windows(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
   return (size + 2 * padding - kernel) / stride + 1;
 }
-Result<Types> InferConv2D(const InferContext& c) {
-  const Shape &x = c.in[0].shape, &w = c.in[1].shape;
-  if (c.in[0].dtype != c.in[1].dtype || !IsFloat(c.in[0].dtype)) {
-    return Misfit(c, "it takes two tensors of one floating-point type", "Cast one or both");
-  }
+// (N, C, H, W) x (K, C, R, S) -> (N, K, P, Q)
+Result<Shape> ConvShape(const InferContext& c, const Shape& x, const Shape& w) {
   if (x.size() != 4 || w.size() != 4) return Misfit(c, "it takes (N, C, H, W) and (K, C, R, S)", "Reshape to four dimensions each");
   if (x[1] != w[1]) {
     return Misfit(c, fmt::format("the image has {} channels and the kernel {}", x[1].ToString(c.symbols), w[1].ToString(c.symbols)),
                   "make dimension 1 of both the same: images are (N, C, H, W), kernels (K, C, R, S)");
   }
   std::vector<std::int64_t> stride = c.op.attrs.Ints(Attr::kStrides), padding = c.op.attrs.Ints(Attr::kPadding);
-  Types types{{c.in[0].dtype, {x[0], w[0], 0, 0}}};
+  auto are = [](const std::vector<std::int64_t>& two, std::int64_t least) {
+    return two.size() == 2 && std::all_of(two.begin(), two.end(), [&](std::int64_t n) { return n >= least && n <= kWindowMax; });
+  };
+  if (!are(stride, 1) || !are(padding, 0)) {
+    return Misfit(c, fmt::format("its strides are [{}] and its paddings [{}]", fmt::join(stride, ", "), fmt::join(padding, ", ")),
+                  fmt::format("give two strides of 1 to {0} and two paddings of 0 to {0}, of height and width", kWindowMax));
+  }
+  Shape y{x[0], w[0], 0, 0};
   for (int i = 0; i < 2; ++i) {
     if (!x[2 + i].IsConstant() || !w[2 + i].IsConstant()) {
       return Misfit(c, "heights and widths must be numbers, not symbols",
                     "give the image and the kernel numbers; only N and K may be symbols");
     }
+    if (*w[2 + i].Constant() < 1) return Misfit(c, "the kernel has no elements", "give it a height and a width of 1 or more");
     if (*x[2 + i].Constant() + 2 * padding[i] < *w[2 + i].Constant()) {
       return Misfit(c,
                     fmt::format("the kernel is larger than the padded image: {} and {} + 2 * {}", *w[2 + i].Constant(),
                                 *x[2 + i].Constant(), padding[i]),
                     "pad more, or take a smaller kernel");
     }
-    types[0].shape[2 + i] = Windows(*x[2 + i].Constant(), *w[2 + i].Constant(), stride[i], padding[i]);
+    y[2 + i] = Windows(*x[2 + i].Constant(), *w[2 + i].Constant(), stride[i], padding[i]);
   }
-  return types;
+  return y;
+}
+Status NotOneFloat(const InferContext& c) { return Misfit(c, "it takes two tensors of one floating-point type", "Cast one or both"); }
+Status NotItsShape(const InferContext& c, const char* which, const Shape& shape) {
+  return Misfit(c, fmt::format("the shapes that it belongs to give {} the shape {}", which, ToString(shape, c.symbols)),
+                "let Grad make the op, or give it what the forward op takes and gives");
+}
+Result<Types> InferConv2D(const InferContext& c) {
+  if (c.in[0].dtype != c.in[1].dtype || !IsFloat(c.in[0].dtype)) return NotOneFloat(c);
+  ASSIGN_OR_RETURN(Shape y, ConvShape(c, c.in[0].shape, c.in[1].shape));
+  return Types{{c.in[0].dtype, y}};
+}
+// (g, w) -> dx and (x, g) -> dw, where the attributes give the result's shape, and g has the shape of y = Conv2D(x, w).
+Result<Types> InferConv2DGrad(const InferContext& c) {
+  if (c.in[0].dtype != c.in[1].dtype || !IsFloat(c.in[0].dtype)) return NotOneFloat(c);
+  ASSIGN_OR_RETURN(Types made, InferFromAttributes(c));
+  const bool to_input = c.op.def == &kConv2DInputGrad;
+  ASSIGN_OR_RETURN(Shape y, ConvShape(c, to_input ? made[0].shape : c.in[0].shape, to_input ? c.in[1].shape : made[0].shape));
+  if (c.in[to_input ? 0 : 1].shape != y) return NotItsShape(c, "the gradient", y);
+  return made;
 }
 Value ConvOp(const GradientContext& c, const OpDef& def, const Value& a, const Value& b, const Shape& shape) {
   Attributes attrs{{Attr::kStrides, c.op.attrs.Ints(Attr::kStrides)}, {Attr::kPadding, c.op.attrs.Ints(Attr::kPadding)}};
@@ -136,21 +162,40 @@ Gradients Conv2DWeightGradGradient(const GradientContext& c) {  // (x, g) -> dw
   return {ConvOp(c, kConv2DInputGrad, c.in[1], G(c), c.in[0].shape()), ConvOp(c, kConv2D, c.in[0], G(c), {})};
 }
 
-Result<Types> InferPool(const InferContext& c) {
-  const Shape& x = c.in[0].shape;
+// (N, C, H, W) -> (N, C, P, Q)
+Result<Shape> PoolShape(const InferContext& c, const Shape& x) {
   if (x.size() != 4 || !IsFloat(c.in[0].dtype)) {
     return Misfit(c, "it takes a floating-point (N, C, H, W)", "Reshape to four dimensions, or Cast");
   }
   std::int64_t kernel = c.op.attrs.Int(Attr::kKernel), stride = c.op.attrs.Int(Attr::kStep);
-  Types types{{c.in[0].dtype, {x[0], x[1], 0, 0}}};
+  if (kernel < 1 || stride < 1 || stride > kWindowMax) {
+    return Misfit(c, fmt::format("its windows have {} x {} elements and are {} apart", kernel, kernel, stride),
+                  fmt::format("give a kernel of 1 or more and a stride of 1 to {}", kWindowMax));
+  }
+  Shape y{x[0], x[1], 0, 0};
   for (int i = 2; i < 4; ++i) {
     if (!x[i].IsConstant() || *x[i].Constant() < kernel) {
       return Misfit(c, fmt::format("heights and widths must be numbers, at least the kernel's {}", kernel),
                     "take a smaller kernel, or pad the image (PadAxis); a symbol has no number here");
     }
-    types[0].shape[i] = Windows(*x[i].Constant(), kernel, stride, 0);
+    y[i] = Windows(*x[i].Constant(), kernel, stride, 0);
   }
-  return types;
+  return y;
+}
+Result<Types> InferPool(const InferContext& c) {
+  ASSIGN_OR_RETURN(Shape y, PoolShape(c, c.in[0].shape));
+  return Types{{c.in[0].dtype, y}};
+}
+Result<Types> InferMaxPoolGrad(const InferContext& c) {  // (x, g) -> dx
+  ASSIGN_OR_RETURN(Shape y, PoolShape(c, c.in[0].shape));
+  if (c.in[1] != TensorType{c.in[0].dtype, y}) return NotItsShape(c, "the gradient", y);
+  return Types{c.in[0]};
+}
+Result<Types> InferAvgPoolGrad(const InferContext& c) {  // (g) -> dx
+  ASSIGN_OR_RETURN(Types made, InferFromAttributes(c));
+  ASSIGN_OR_RETURN(Shape y, PoolShape(c, made[0].shape));
+  if (c.in[0] != TensorType{made[0].dtype, y}) return NotItsShape(c, "the gradient", y);
+  return made;
 }
 Attributes PoolAttrs(const GradientContext& c) {
   return {{Attr::kKernel, c.op.attrs.Int(Attr::kKernel)}, {Attr::kStep, c.op.attrs.Int(Attr::kStep)}};
@@ -202,12 +247,12 @@ const OpDef kReduceMax{"ReduceMax", 1, 1, InferReduce, ReduceMaxGradient, nullpt
 const OpDef kArgMax{"ArgMax", 1, 1, InferArgMax, NoGradient, nullptr, {}};
 const OpDef kMatMul{"MatMul", 2, 1, InferMatMul, MatMulGradient, nullptr, {}};
 const OpDef kConv2D{"Conv2D", 2, 1, InferConv2D, Conv2DGradient, nullptr, {}};
-const OpDef kConv2DInputGrad{"Conv2DInputGrad", 2, 1, InferFromAttributes, Conv2DInputGradGradient, nullptr, {}};
-const OpDef kConv2DWeightGrad{"Conv2DWeightGrad", 2, 1, InferFromAttributes, Conv2DWeightGradGradient, nullptr, {}};
+const OpDef kConv2DInputGrad{"Conv2DInputGrad", 2, 1, InferConv2DGrad, Conv2DInputGradGradient, nullptr, {}};
+const OpDef kConv2DWeightGrad{"Conv2DWeightGrad", 2, 1, InferConv2DGrad, Conv2DWeightGradGradient, nullptr, {}};
 const OpDef kMaxPool2D{"MaxPool2D", 1, 1, InferPool, MaxPoolGradient, nullptr, {}};
-const OpDef kMaxPool2DGrad{"MaxPool2DGrad", 2, 1, InferLikeFirst, nullptr, nullptr, {}};
+const OpDef kMaxPool2DGrad{"MaxPool2DGrad", 2, 1, InferMaxPoolGrad, nullptr, nullptr, {}};
 const OpDef kAvgPool2D{"AvgPool2D", 1, 1, InferPool, AvgPoolGradient, nullptr, {}};
-const OpDef kAvgPool2DGrad{"AvgPool2DGrad", 1, 1, InferFromAttributes, AvgPoolGradGradient, nullptr, {}};
+const OpDef kAvgPool2DGrad{"AvgPool2DGrad", 1, 1, InferAvgPoolGrad, AvgPoolGradGradient, nullptr, {}};
 const OpDef kGather{"Gather", 2, 1, InferGather, GatherGradient, nullptr, {}};
 const OpDef kScatterAdd{"ScatterAdd", 2, 1, InferScatterAdd, ScatterAddGradient, nullptr, {}};
 const OpDef kOneHot{"OneHot", 1, 1, InferOneHot, NoGradient, nullptr, {}};

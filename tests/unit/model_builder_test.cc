@@ -1,6 +1,8 @@
 // Values, shapes, states and errors of the model graph.
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "mlrunner/graph/grad.h"
 #include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/ops.h"
@@ -87,6 +89,80 @@ TEST(Builder, PaddingBelowZeroIsRefused) {
     PadAxis(x, 0, low, high);
     EXPECT_EQ(b.status().tag(), "GRAPH01") << low << " " << high;
     EXPECT_NE(b.status().what().find(std::to_string(line) + ": Pad of (4) f32"), std::string::npos) << b.status().ToString();
+  }
+}
+
+TEST(Builder, WindowsThatDoNotExistAreRefused) {
+  using Pair = std::vector<std::int64_t>;
+  auto conv = [](Pair stride, Pair padding, Shape w = {4, 3, 3, 3}) {
+    return [=](Builder& b, const Value& x) { return Conv2D(x, b.Input("w", Dtype::kF32, w), {stride, padding}); };
+  };
+  auto grad = [](const OpDef& def, Shape a, Shape other, Shape made, Pair stride) {
+    return [=, &def](Builder& b, const Value&) {
+      return b.EmitOne(def, {b.Input("a", Dtype::kF32, a), b.Input("b", Dtype::kF32, other)},
+                       {{Attr::kStrides, stride},
+                        {Attr::kPadding, Pair{0, 0}},
+                        {Attr::kShape, made},
+                        {Attr::kDtype, static_cast<std::int64_t>(Dtype::kF32)}});
+    };
+  };
+  auto pooled = [](const OpDef& def, std::vector<Shape> in, std::int64_t kernel, std::int64_t stride) {
+    return [=, &def](Builder& b, const Value&) {
+      std::vector<Value> inputs;
+      for (const Shape& shape : in) inputs.push_back(b.Input("in" + std::to_string(inputs.size()), Dtype::kF32, shape));
+      return b.EmitOne(def, inputs,
+                       {{Attr::kKernel, kernel},
+                        {Attr::kStep, stride},
+                        {Attr::kShape, Shape{2, 3, 6, 6}},
+                        {Attr::kDtype, static_cast<std::int64_t>(Dtype::kF32)}});
+    };
+  };
+  struct Case {
+    bool is_legal;
+    std::function<Value(Builder&, const Value&)> function;
+  };
+  const Shape images = {2, 3, 6, 6}, kernels = {4, 3, 3, 3}, cells = {2, 4, 4, 4};
+  const Case cases[] = {
+      {true, conv({1, 1}, {0, 0})},
+      {true, conv({2, 1}, {0, 4})},
+      {false, conv({2}, {1})},
+      {false, conv({1, 1}, {0})},
+      {false, conv({}, {0, 0})},
+      {false, conv({1, 1, 1}, {0, 0})},
+      {false, conv({0, 1}, {0, 0})},
+      {false, conv({1, -1}, {0, 0})},
+      {false, conv({1, 1}, {0, -1})},
+      {false, conv({1, 1}, {std::int64_t{1} << 62, 0})},
+      {false, conv({1, 1}, {0, 0}, {4, 3, 0, 3})},
+      {true, grad(kConv2DInputGrad, cells, kernels, images, {1, 1})},
+      {false, grad(kConv2DInputGrad, cells, kernels, images, {1})},
+      {false, grad(kConv2DInputGrad, cells, kernels, images, {2, 1})},
+      {false, grad(kConv2DInputGrad, cells, kernels, {2, 3, 7, 6}, {1, 1})},
+      {true, grad(kConv2DWeightGrad, images, cells, kernels, {1, 1})},
+      {false, grad(kConv2DWeightGrad, images, cells, kernels, {0, 1})},
+      {false, grad(kConv2DWeightGrad, images, cells, {4, 3, 5, 3}, {1, 1})},
+      {true, [](Builder&, const Value& x) { return MaxPool2D(x, 6, 9); }},
+      {false, [](Builder&, const Value& x) { return MaxPool2D(x, 2, 0); }},
+      {false, [](Builder&, const Value& x) { return MaxPool2D(x, 2, -1); }},
+      {false, [](Builder&, const Value& x) { return MaxPool2D(x, 0, 1); }},
+      {false, [](Builder&, const Value& x) { return MaxPool2D(x, 7, 1); }},
+      {false, [](Builder&, const Value& x) { return AvgPool2D(x, -1, 1); }},
+      {false, [](Builder&, const Value& x) { return AvgPool2D(x, 2, 0); }},
+      {true, pooled(kMaxPool2DGrad, {images, {2, 3, 3, 3}}, 2, 2)},
+      {false, pooled(kMaxPool2DGrad, {images, {2, 3, 3, 3}}, 2, 0)},
+      {false, pooled(kMaxPool2DGrad, {images, {2, 3, 3, 3}}, 2, 1)},
+      {true, pooled(kAvgPool2DGrad, {{2, 3, 3, 3}}, 2, 2)},
+      {false, pooled(kAvgPool2DGrad, {{2, 3, 3, 3}}, 0, 2)},
+      {false, pooled(kAvgPool2DGrad, {{2, 3, 3, 3}}, 3, 2)},
+  };
+  for (const Case& test : cases) {
+    SCOPED_TRACE("case " + std::to_string(&test - cases));
+    Builder b;
+    Value y = test.function(b, b.Input("x", Dtype::kF32, images));
+    EXPECT_EQ(y.valid(), test.is_legal) << b.status().ToString();
+    if (test.is_legal) continue;
+    EXPECT_EQ(b.status().tag(), "GRAPH01");
+    EXPECT_NE(b.status().what().find("(2, "), std::string::npos) << b.status().ToString();  // shows the shapes
   }
 }
 
