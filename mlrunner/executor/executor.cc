@@ -58,12 +58,25 @@ RefTensor ToRef(const Tensor& tensor) {
                       std::make_shared<const std::string>(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size())});
 }
 
+namespace {
+
+std::size_t BytesOf(Dtype dtype, const Dims& dims) { return static_cast<std::size_t>(NumElements(dims)) * SizeOf(dtype); }
+// Whether a caller's tensor is of that type and shape, and has the bytes of it.
+bool Holds(const Tensor& tensor, Dtype dtype, const Dims& dims) {
+  return tensor.dtype == dtype && tensor.dims == dims && tensor.bytes.size() == BytesOf(dtype, dims);
+}
+std::string Describe(const Tensor& tensor) {
+  return fmt::format("{} {} in {} bytes", ToString(tensor.dims), Name(tensor.dtype), tensor.bytes.size());
+}
+
+}  // namespace
+
 Result<void*> StateStore::Find(const Graph& graph, const StateInfo& state, const Bindings& bindings, const RunContext& run) {
   std::unique_ptr<Tensor>& tensor = tensors_[state.name];
   if (!tensor) tensor = std::make_unique<Tensor>(ToTensor(state.type.dtype, Initial(graph, state, bindings, run)));
   Dims dims = Evaluate(state.type.shape, bindings);
-  if (tensor->dtype != state.type.dtype || tensor->dims != dims) {
-    return Status(Code::kInvalid, "RUN07", fmt::format("state {} is {} {}", state.name, ToString(tensor->dims), Name(tensor->dtype)),
+  if (!Holds(*tensor, state.type.dtype, dims)) {
+    return Status(Code::kInvalid, "RUN07", fmt::format("state {} is {}", state.name, Describe(*tensor)),
                   fmt::format("the graph has it as {} {}", ToString(dims), Name(state.type.dtype)),
                   "run the graph on the states of the same model and bindings, or on none: then they begin anew");
   }
@@ -152,7 +165,7 @@ struct Executable::Impl {
   Status RunCond(Instruction& i, const std::vector<void*>& in, const std::vector<void*>& out, const RunContext& run, StateStore& store);
   Tensor Copy(ValueId value, const void* from) const {
     Tensor tensor{graph.value(value).type.dtype, Evaluate(graph.value(value).type.shape, bindings), {}};
-    tensor.bytes.resize(static_cast<std::size_t>(NumElements(tensor.dims)) * SizeOf(tensor.dtype));
+    tensor.bytes.resize(BytesOf(tensor.dtype, tensor.dims));
     CopyBytes(tensor.bytes.data(), from, tensor.bytes.size());
     return tensor;
   }
@@ -709,12 +722,13 @@ Result<RunOutputs> Executable::Run(const RunInputs& inputs, StateStore& states) 
     for (std::size_t i = 0; i < list.size(); ++i) {
       const ValueInfo& info = impl.graph.value(impl.graph.inputs[i]);
       Dims dims = Evaluate(info.type.shape, impl.bindings);
-      if (list[i]->dtype != info.type.dtype || list[i]->dims != dims) {
-        return Status(Code::kInvalid, "RUN01",
-                      fmt::format("input {} is {} {}, and {} {} is given", info.name, ToString(dims), Name(info.type.dtype),
-                                  ToString(list[i]->dims), Name(list[i]->dtype)),
-                      "the graph was compiled for that type, and by its bindings for that shape",
-                      "give such a tensor, or compile with the bindings of this one");
+      if (!Holds(*list[i], info.type.dtype, dims)) {
+        return Status(
+            Code::kInvalid, "RUN01",
+            fmt::format("input {} is {} {}, and {} is given", info.name, ToString(dims), Name(info.type.dtype), Describe(*list[i])),
+            fmt::format("the graph was compiled for that type, and by its bindings for that shape, which has {} bytes",
+                        BytesOf(info.type.dtype, dims)),
+            "give such a tensor, or compile with the bindings of this one");
       }
     }
   }
@@ -740,7 +754,7 @@ Result<RunOutputs> Executable::Run(const RunInputs& inputs, StateStore& states) 
   outputs.taps.resize(impl.num_micro_batches);
   for (const Impl::Seen& seen : impl.seen) {
     Tensor tensor{seen.type.dtype, Evaluate(seen.type.shape, impl.bindings), {}};
-    tensor.bytes.resize(static_cast<std::size_t>(NumElements(tensor.dims)) * SizeOf(tensor.dtype));
+    tensor.bytes.resize(BytesOf(tensor.dtype, tensor.dims));
     CopyBytes(tensor.bytes.data(), impl.At(seen.place, inputs), tensor.bytes.size());
     (seen.tap ? outputs.taps[seen.micro_batch][seen.name] : outputs.outputs[seen.micro_batch][seen.index]) = std::move(tensor);
   }

@@ -15,6 +15,10 @@
 namespace ropewalk::mlrunner {
 namespace {
 
+bool Holds(const RefTensor& tensor, const Dims& dims) {
+  return tensor.dims == dims && tensor.data.size() == static_cast<std::size_t>(NumElements(dims));
+}
+
 class Interpreter {
  public:
   Interpreter(const Graph& graph, const Bindings& bindings, std::map<std::string, RefTensor>* states, const RunContext& run,
@@ -29,12 +33,24 @@ class Interpreter {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const ValueInfo& info = graph_.value(graph_.inputs[i]);
       Dims dims = Dims(mlrunner::Evaluate(info.type.shape, bindings_));
-      if (inputs[i].dims != dims) {
+      if (!Holds(inputs[i], dims)) {
         return Status(Code::kInvalid, "RUN01",
-                      fmt::format("input {} is {}, and {} is given", info.name, ToString(dims), ToString(inputs[i].dims)),
+                      fmt::format("input {} is {}, and {} of {} numbers is given", info.name, ToString(dims), ToString(inputs[i].dims),
+                                  inputs[i].data.size()),
                       "the bindings give it that shape", "give such a tensor, or bind the symbols as this one has them");
       }
       values_[graph_.inputs[i].value] = inputs[i];
+    }
+    for (const StateInfo& state : graph_.states) {
+      auto given = states_->find(state.name);
+      if (given == states_->end() || SizeOf(state.type.dtype) == 0) continue;
+      Dims dims = mlrunner::Evaluate(state.type.shape, bindings_);
+      if (!Holds(given->second, dims)) {
+        return Status(Code::kInvalid, "RUN07",
+                      fmt::format("state {} is {} of {} numbers", state.name, ToString(given->second.dims), given->second.data.size()),
+                      fmt::format("the graph has it as {}", ToString(dims)),
+                      "run the graph on the states of the same model and bindings, or on none: then they begin anew");
+      }
     }
     for (const Op& op : graph_.ops) {
       if (Status status = Step(op); !status.ok()) return status.WithContext(op.def->name);

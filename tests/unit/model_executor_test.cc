@@ -408,6 +408,33 @@ TEST(Executor, ConstantsCutBySymbolsAreNotFolded) {
   }
 }
 
+// A tensor says its shape and has its bytes; the two must agree.
+TEST(Executor, TensorsOfFewerOrMoreBytesThanTheirShapesAreRefused) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF32, {4});
+  Parameter w = b.NewParameter("w", {4}, Initializer::Ones());
+  b.Output("y", x * w);
+  Graph graph = *b.Finish();
+  auto executable = Compile(graph, {}, {}, CpuKernels());
+  ASSERT_TRUE(executable.ok()) << executable.status().ToString();
+  for (std::size_t bytes : {0, 4, 15, 16, 17, 32}) {
+    const Tensor whole{Dtype::kF32, {4}, std::vector<std::byte>(16)}, other{Dtype::kF32, {4}, std::vector<std::byte>(bytes)};
+    RunInputs inputs;
+    inputs.micro_batches[0] = {&other};
+    StateStore states;
+    EXPECT_EQ((*executable)->Run(inputs, states).status().tag(), bytes == 16 ? "" : "RUN01") << bytes;
+    inputs.micro_batches[0] = {&whole};
+    states.Set("w", other);
+    EXPECT_EQ((*executable)->Run(inputs, states).status().tag(), bytes == 16 ? "" : "RUN07") << bytes;
+  }
+  for (std::size_t numbers : {0, 1, 4, 5}) {
+    const RefTensor whole{{4}, std::vector<double>(4)}, other{{4}, std::vector<double>(numbers)};
+    std::map<std::string, RefTensor> none, states = {{"w", other}};
+    EXPECT_EQ(Evaluate(graph, {}, {other}, none).status().tag(), numbers == 4 ? "" : "RUN01") << numbers;
+    EXPECT_EQ(Evaluate(graph, {}, {whole}, states).status().tag(), numbers == 4 ? "" : "RUN07") << numbers;
+  }
+}
+
 TEST(Executor, LoopsAndBranches) {
   Builder b;
   Value x = b.Input("x", Dtype::kF64, {4}), w = b.Input("w", Dtype::kF64, {4});
