@@ -672,7 +672,7 @@ Status Executable::Impl::RunWhile(Instruction& i, const std::vector<void*>& in, 
   std::vector<std::int64_t> stacked = op.attrs.Ints(Attr::kStacked);
   for (std::size_t k = 0; k < stacked.size(); ++k) {
     std::size_t bytes = Copy(op.outputs[n + 1 + k], out[n + 1 + k]).bytes.size();
-    std::memset(out[n + 1 + k], 0, bytes);
+    if (bytes > 0) std::memset(out[n + 1 + k], 0, bytes);
   }
   std::int64_t rounds = 0;
   for (;; ++rounds) {

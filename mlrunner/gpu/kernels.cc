@@ -60,8 +60,8 @@ Result<CompiledKernel> CompileMatMul(const KernelRequest& r, const std::shared_p
 
 Result<CompiledKernel> CompileAdamW(const KernelRequest& r, const std::shared_ptr<Gpu>& gpu) {
   gpu::AdamWCall call = {};
-  if (!AllRowMajor(r) || !ToElement(r.in[0].dtype, &call.element)) return Declined();
   call.count = NumElements(r.out[0].dims);
+  if (!AllRowMajor(r) || call.count == 0 || !ToElement(r.in[0].dtype, &call.element)) return Declined();
   call.beta1 = r.op.attrs.Double(Attr::kLow);
   call.beta2 = r.op.attrs.Double(Attr::kHigh);
   call.epsilon = r.op.attrs.Double(Attr::kEpsilon);
@@ -83,9 +83,10 @@ Result<CompiledKernel> CompileAdamW(const KernelRequest& r, const std::shared_pt
 Result<CompiledKernel> CompileCrossEntropy(const KernelRequest& r, const std::shared_ptr<Gpu>& gpu) {
   gpu::CrossEntropyCall call = {};
   call.classes = r.in[0].dims.back();
-  if (!AllRowMajor(r) || call.classes == 0 || !ToElement(r.in[0].dtype, &call.element) || !ToElement(r.in[1].dtype, &call.label))
-    return Declined();
   call.rows = NumElements(r.in[1].dims);
+  if (!AllRowMajor(r) || call.classes == 0 || call.rows == 0 || !ToElement(r.in[0].dtype, &call.element) ||
+      !ToElement(r.in[1].dtype, &call.label))
+    return Declined();
   call.backward = r.op.def == &kCrossEntropyGrad ? 1 : 0;
   return Staged(r, gpu, [gpu = gpu.get(), call](void* const* in, void* const* out) mutable {
     call.logits = in[0];

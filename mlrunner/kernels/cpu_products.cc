@@ -1,6 +1,7 @@
 // Products and convolutions by oneDNN. Primitives are made when a kernel is compiled; a run binds pointers.
 #include <dnnl.hpp>
 
+#include <algorithm>
 #include <memory>
 
 #include "mlrunner/graph/ops.h"
@@ -59,8 +60,18 @@ CompiledKernel Gemm(char transpose_a, char transpose_b, std::int64_t m, std::int
   }};
 }
 
+// Of an operand without elements: sums over nothing. oneDNN takes no such.
+bool IsOverNothing(const KernelRequest& r) { return NumElements(r.in[0].dims) == 0 || NumElements(r.in[1].dims) == 0; }
+CompiledKernel Zeros(std::int64_t elements) {
+  return CompiledKernel{[elements](const KernelCall& call) {
+    std::fill_n(static_cast<float*>(call.out[0]), elements, 0.0f);
+    return Status();
+  }};
+}
+
 Result<CompiledKernel> CompileMatMul(const KernelRequest& r) {
-  if (!AllRowMajor(r) || NumElements(r.in[0].dims) == 0 || NumElements(r.in[1].dims) == 0) return Declined();
+  if (!AllRowMajor(r)) return Declined();
+  if (IsOverNothing(r)) return Zeros(NumElements(r.out[0].dims));
   std::size_t rank = r.out[0].dims.size();
   const bool transpose_a = r.op.attrs.Int(Attr::kTransposeA) != 0, transpose_b = r.op.attrs.Int(Attr::kTransposeB) != 0;
   if (rank == 2 && r.in[0].dims.size() == 2 && r.in[1].dims.size() == 2) {
@@ -99,7 +110,8 @@ Result<CompiledKernel> CompileMatMul(const KernelRequest& r) {
 
 // The three convolutions. oneDNN chooses its layouts; reorders stand where ours differ.
 Result<CompiledKernel> CompileConvolution(const KernelRequest& r) {
-  if (!AllRowMajor(r) || NumElements(r.in[0].dims) == 0 || NumElements(r.in[1].dims) == 0) return Declined();
+  if (!AllRowMajor(r)) return Declined();
+  if (IsOverNothing(r)) return Zeros(NumElements(r.out[0].dims));
   bool forward = r.op.def == &kConv2D, to_input = r.op.def == &kConv2DInputGrad;
   // (x, w) -> y; (y, w) -> x; (x, y) -> w
   const ConcreteType& x = to_input ? r.out[0] : r.in[0];

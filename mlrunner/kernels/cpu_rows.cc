@@ -2,7 +2,6 @@
 // depend on how many there are.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include <fmt/format.h>
 
@@ -210,7 +209,7 @@ Result<CompiledKernel> CompileCrossEntropy(const KernelRequest& r) {
 }
 
 Result<CompiledKernel> CompileLayerNorm(const KernelRequest& r) {
-  if (!AllRowMajor(r)) return Declined();
+  if (!AllRowMajor(r) || r.in[0].dims.back() == 0) return Declined();
   RowShape s = RowsOf(r, r.in[0]);
   auto epsilon = static_cast<float>(r.op.attrs.Double(Attr::kEpsilon));
   return CompiledKernel{[=](const KernelCall& c) {
@@ -230,7 +229,7 @@ Result<CompiledKernel> CompileLayerNorm(const KernelRequest& r) {
 
 // dgain and dbias are sums over rows: each of 16 fixed pieces of rows has its own, then the pieces are added in order.
 Result<CompiledKernel> CompileLayerNormGrad(const KernelRequest& r) {
-  if (!AllRowMajor(r)) return Declined();
+  if (!AllRowMajor(r) || r.in[0].dims.back() == 0) return Declined();
   RowShape s = RowsOf(r, r.in[0]);
   constexpr std::int64_t kPieces = 16;
   std::int64_t n = s.n;
@@ -268,13 +267,13 @@ Result<CompiledKernel> CompileGather(const KernelRequest& r) {
   return CompiledKernel{[=](const KernelCall& c) {
     RETURN_IF_ERROR(CheckIndices(c.in[1], dtype, n, rows, "index"));
     for (std::int64_t i = 0; i < n; ++i) {
-      std::memcpy(Out(c, 0) + i * width, In(c, 0) + IndexAt(c.in[1], dtype, i) * width, static_cast<std::size_t>(width) * sizeof(float));
+      CopyBytes(Out(c, 0) + i * width, In(c, 0) + IndexAt(c.in[1], dtype, i) * width, static_cast<std::size_t>(width) * sizeof(float));
     }
     return Status();
   }};
 }
 
-// In the order of the indices, whatever the threads: each takes a band of columns.
+// On one thread, in the order of the indices: equal ones are added in an order that no number of threads changes.
 Result<CompiledKernel> CompileScatterAdd(const KernelRequest& r) {
   if (!AllRowMajor(r)) return Declined();
   std::int64_t rows = r.out[0].dims[0], n = r.in[0].dims[0], width = rows == 0 ? 0 : NumElements(r.out[0].dims) / rows;
@@ -289,41 +288,72 @@ Result<CompiledKernel> CompileScatterAdd(const KernelRequest& r) {
   }};
 }
 
-// Sums and maxima whose axes are consecutive: (outer, reduced, inner).
+// (outer, reduced, inner) -> (outer, inner)
+struct Reduction {
+  std::int64_t outer = 1, reduced = 1, inner = 1;
+  int threads = 1;
+};
+void ReduceOf(const Reduction& s, bool sum, const float* from, float* to) {
+  if (s.reduced == 0) {
+    std::fill_n(to, s.outer * s.inner, sum ? 0.0f : -HUGE_VALF);
+    return;
+  }
+  if (s.inner == 1) {
+    ForRows(s.outer, s.threads, [&](std::int64_t row) {
+      const float* x = from + row * s.reduced;
+      to[row] = sum ? SumOf(x, s.reduced) : MaxOf(x, s.reduced);
+    });
+    return;
+  }
+  // Columns in bands, so that the sums stay in the cache.
+  constexpr std::int64_t kBand = 256;
+  std::int64_t bands = (s.inner + kBand - 1) / kBand;
+  ForRows(s.outer * bands, s.threads, [&](std::int64_t piece) {
+    std::int64_t first = piece % bands * kBand, count = std::min(kBand, s.inner - first);
+    const float* x = from + piece / bands * s.reduced * s.inner + first;
+    float* y = to + piece / bands * s.inner + first;
+    std::copy_n(x, count, y);
+    for (std::int64_t k = 1; k < s.reduced; ++k) {
+      (sum ? AddTo : LargerTo)(y, x + k * s.inner, count);
+    }
+  });
+}
+
+// Sums and maxima. Axes that lie together are one; of several such, as the sum for a channel of images is (N, C, H, W) over N, H and W, the
+// last is reduced first.
 Result<CompiledKernel> CompileReduce(const KernelRequest& r) {
   if (!AllRowMajor(r)) return Declined();
-  const Dims& dims = r.in[0].dims;
+  Dims dims = r.in[0].dims;
   std::vector<int> axes = Axes(r.op, dims.size());
-  for (std::size_t i = 1; i < axes.size(); ++i) {
-    if (axes[i] != axes[i - 1] + 1) return Declined();
-  }
-  std::int64_t outer = 1, reduced = 1, inner = 1;
-  for (int d = 0; d < static_cast<int>(dims.size()); ++d) (d < axes.front() ? outer : d > axes.back() ? inner : reduced) *= dims[d];
-  bool sum = r.op.def == &kReduceSum;
-  if (reduced == 0 || dims.empty()) return Declined();
-  int threads = Threads(r, outer * reduced * inner);
-  return CompiledKernel{[=](const KernelCall& c) {
-    if (inner == 1) {
-      ForRows(outer, threads, [&](std::int64_t row) {
-        const float* x = In(c, 0) + row * reduced;
-        Out(c, 0)[row] = sum ? SumOf(x, reduced) : MaxOf(x, reduced);
-      });
-      return Status();
+  std::vector<Reduction> steps;
+  std::int64_t between = 0;  // elements of the results that are reduced further
+  do {
+    Reduction step;
+    int at = axes.empty() ? -1 : axes.back();  // a scalar has none
+    for (std::size_t d = static_cast<std::size_t>(at + 1); d < dims.size(); ++d) step.inner *= dims[d];
+    for (; !axes.empty() && axes.back() == at; --at) {
+      step.reduced *= dims[at];
+      dims[at] = 1;
+      axes.pop_back();
     }
-    // Columns in bands, so that the sums stay in the cache.
-    constexpr std::int64_t kBand = 256;
-    std::int64_t bands = (inner + kBand - 1) / kBand;
-    ForRows(outer * bands, threads, [&](std::int64_t piece) {
-      std::int64_t first = piece % bands * kBand, count = std::min(kBand, inner - first);
-      const float* x = In(c, 0) + piece / bands * reduced * inner + first;
-      float* y = Out(c, 0) + piece / bands * inner + first;
-      std::copy_n(x, count, y);
-      for (std::int64_t k = 1; k < reduced; ++k) {
-        (sum ? AddTo : LargerTo)(y, x + k * inner, count);
-      }
-    });
-    return Status();
-  }};
+    for (int d = 0; d <= at; ++d) step.outer *= dims[d];
+    step.threads = Threads(r, step.outer * step.reduced * step.inner);
+    steps.push_back(step);
+    if (!axes.empty()) between += step.outer * step.inner;
+  } while (!axes.empty());
+  bool sum = r.op.def == &kReduceSum;
+  return CompiledKernel{[=](const KernelCall& c) {
+                          const float* from = In(c, 0);
+                          auto* to = static_cast<float*>(c.scratch);
+                          for (std::size_t i = 0; i + 1 < steps.size(); ++i) {
+                            ReduceOf(steps[i], sum, from, to);
+                            from = to;
+                            to += steps[i].outer * steps[i].inner;
+                          }
+                          ReduceOf(steps.back(), sum, from, Out(c, 0));
+                          return Status();
+                        },
+                        static_cast<std::size_t>(between) * sizeof(float)};
 }
 
 // Any op that is a walk over the output with strides into the input: transposes, broadcasts, slices.
@@ -342,7 +372,7 @@ Result<CompiledKernel> Strided(const KernelRequest& r, Dims strides, std::int64_
       const float* x = In(c, 0) + from;
       float* y = Out(c, 0) + row * n;
       if (step == 1) {
-        std::memcpy(y, x, static_cast<std::size_t>(n) * sizeof(float));
+        CopyBytes(y, x, static_cast<std::size_t>(n) * sizeof(float));
       } else {
         for (std::int64_t i = 0; i < n; ++i) y[i] = x[i * step];
       }
@@ -398,7 +428,7 @@ Result<CompiledKernel> CompileConcat(const KernelRequest& r) {
       for (std::size_t i = 0; i < runs.size(); to += runs[i++]) {
         const float* from = In(c, static_cast<int>(i)) + o * runs[i];
         // The planner may have put a bucket's member in its place already.
-        if (to != from) std::memcpy(to, from, static_cast<std::size_t>(runs[i]) * sizeof(float));
+        if (to != from) CopyBytes(to, from, static_cast<std::size_t>(runs[i]) * sizeof(float));
       }
     }
     return Status();

@@ -13,10 +13,10 @@ namespace {
 
 // Elements of a buffer as doubles, row-major whatever the layout.
 RefTensor Load(const ConcreteType& type, const void* data) {
-  Literal raw{type.dtype,
-              {type.layout.PhysicalElements(type.dims)},
-              std::make_shared<const std::string>(static_cast<const char*>(data), type.Bytes())};
-  RefTensor flat = FromLiteral(raw);
+  std::string bytes(type.Bytes(), '\0');
+  CopyBytes(bytes.data(), data, bytes.size());
+  RefTensor flat =
+      FromLiteral({type.dtype, {type.layout.PhysicalElements(type.dims)}, std::make_shared<const std::string>(std::move(bytes))});
   if (type.layout.IsRowMajor()) return {type.dims, std::move(flat.data)};
   RefTensor tensor{type.dims, std::vector<double>(NumElements(type.dims))};
   Dims index(type.dims.size());
@@ -64,7 +64,8 @@ Result<CompiledKernel> CompileReference(const RefTable& table, const KernelReque
   compiled.is_reference = true;
   compiled.run = [=](const KernelCall& call) {
     std::vector<RefTensor> loaded;
-    for (std::size_t i = 0; i < in.size(); ++i) loaded.push_back(call.in[i] == nullptr ? RefTensor{} : Load(in[i], call.in[i]));
+    // Tokens have no numbers. (A tensor without elements may lie nowhere, too, and still has its shape.)
+    for (std::size_t i = 0; i < in.size(); ++i) loaded.push_back(SizeOf(in[i].dtype) == 0 ? RefTensor{} : Load(in[i], call.in[i]));
     RefCall ref{*graph, op, bindings, call.run, {}, {}};
     for (const RefTensor& tensor : loaded) ref.in.push_back(&tensor);
     for (const ConcreteType& type : out) ref.out.push_back({type.dims, std::vector<double>(NumElements(type.dims))});

@@ -186,6 +186,12 @@ TEST(CpuKernels, Rows) {
              return Vars{ReduceSum(v[0]), ReduceSum(v[0], {0}), ReduceSum(v[0], {-1}), ReduceSum(v[0], {1}, true), ReduceSum(v[0], {0, 1})};
            },
            4e-6},
+          {"sums over axes apart",
+           {{5, 6, 7, 8}},
+           [](Builder&, const Vars& v) {
+             return Vars{ReduceSum(v[0], {0, 2, 3}), ReduceSum(v[0], {0, 2}), ReduceSum(v[0], {1, 3}, true), ReduceMax(v[0], {0, 3})};
+           },
+           4e-6},
           {"maxima", {rows}, [](Builder&, const Vars& v) { return Vars{ReduceMax(v[0], {-1}), ReduceMax(v[0], {0}), ReduceMax(v[0])}; }},
           {"transposes",
            {rows},
