@@ -71,8 +71,8 @@ Result<CompiledKernel> CompileAdamW(const KernelRequest& r, const std::shared_pt
     call.first_moment = in[1];
     call.second_moment = in[2];
     call.gradient = in[3];
-    call.rate = in[4];
-    call.step = in[5];
+    call.rate = static_cast<const float*>(in[4]);
+    call.step = static_cast<const float*>(in[5]);
     call.new_parameter = out[0];
     call.new_first_moment = out[1];
     call.new_second_moment = out[2];

@@ -13,7 +13,7 @@
 
 namespace ropewalk::gpu {
 
-inline constexpr std::uint32_t kAbiVersion = 1;
+inline constexpr std::uint32_t kAbiVersion = 2;
 inline constexpr const char* kApiSymbol = "ropewalk_gpu_api";
 
 enum class Failure : std::int32_t {
@@ -53,7 +53,8 @@ struct MatMulShape {
 struct AdamWCall {
   Element element;  // of all tensors; kF32 or kBF16; computed in f32
   std::int64_t count;
-  const void *parameter, *first_moment, *second_moment, *gradient, *rate, *step;  // the last two: one number each, on the device
+  const void *parameter, *first_moment, *second_moment, *gradient;
+  const float *rate, *step;  // one number each, on the device, of f32 whatever `element` is
   void *new_parameter, *new_first_moment, *new_second_moment;
   double beta1, beta2, epsilon, decay;
 };

@@ -25,6 +25,9 @@ Result<Types> InferBroadcast(const InferContext& c);       // all inputs of one 
 Result<Types> InferCompare(const InferContext& c);         // the same, to bool
 Result<Types> InferFromAttributes(const InferContext& c);  // dtype and shape from the attributes
 
+// Of numbers that are computed with for tensors of `dtype`: f32 for the types of 16 bits, else the same.
+constexpr Dtype AtLeastF32(Dtype dtype) { return IsHalf(dtype) ? Dtype::kF32 : dtype; }
+
 // The axis counted from the front; -1 when it is out of range.
 int Axis(std::int64_t axis, std::size_t rank);
 // All reduced axes, sorted, from kAxes (empty: all).

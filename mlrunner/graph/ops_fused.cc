@@ -99,25 +99,29 @@ Values LayerNormGradExpand(Builder&, const Op&, const Values& in) {  // (x, gain
 }
 
 // (parameter, first moment, second moment, gradient, learning rate (), step ()) -> the first three anew. Loshchilov and Hutter 2019,
-// algorithm 2: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) + decay p).
+// algorithm 2: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) + decay p). Tensors of 16
+// bits are computed with in f32, in which rate and step come: there is no .999 in bf16, nor a step 257.
 Result<Types> InferAdamW(const InferContext& c) {
   bool fits = IsFloat(c.in[0].dtype);
   for (int i = 1; i < 4; ++i) fits = fits && c.in[i] == c.in[0];
-  for (int i = 4; i < 6; ++i) fits = fits && c.in[i].dtype == c.in[0].dtype && c.in[i].shape.empty();
+  for (int i = 4; i < 6; ++i) fits = fits && c.in[i] == TensorType{AtLeastF32(c.in[0].dtype), {}};
   if (!fits) {
-    return Misfit(c, "parameter, moments and gradient are of one type; learning rate and step are scalars of it",
-                  "Cast to the parameter's type and Reshape to its shape; Reshape rate and step to ()");
+    return Misfit(c, "parameter, moments and gradient are of one type; learning rate and step are scalars of it, for types of 16 bits f32",
+                  "Cast to the parameter's type and Reshape to its shape; Cast rate and step to its type, at least f32, and Reshape to ()");
   }
   return Types{c.in[0], c.in[0], c.in[0]};
 }
 Values AdamWExpand(Builder& b, const Op& op, const Values& in) {
   std::vector<double> k;
   for (Attr attr : {Attr::kLow, Attr::kHigh, Attr::kEpsilon, Attr::kValue}) k.push_back(op.attrs.Double(attr));
-  Value m = in[1] * k[0] + in[3] * (1 - k[0]);
-  Value v = in[2] * k[1] + in[3] * in[3] * (1 - k[1]);
-  Value m_hat = m / (1.0 - Pow(b.Number(k[0], in[0].dtype()), in[5]));
-  Value v_hat = v / (1.0 - Pow(b.Number(k[1], in[0].dtype()), in[5]));
-  return {in[0] - in[4] * (m_hat / (Sqrt(v_hat) + k[2]) + in[0] * k[3]), m, v};
+  const Dtype narrow = in[0].dtype(), wide = AtLeastF32(narrow);
+  Value p = Cast(in[0], wide), g = Cast(in[3], wide);
+  Value m = Cast(in[1], wide) * k[0] + g * (1 - k[0]);
+  Value v = Cast(in[2], wide) * k[1] + g * g * (1 - k[1]);
+  Value m_hat = m / (1.0 - Pow(b.Number(k[0], wide), in[5]));
+  Value v_hat = v / (1.0 - Pow(b.Number(k[1], wide), in[5]));
+  p = p - in[4] * (m_hat / (Sqrt(v_hat) + k[2]) + p * k[3]);
+  return {Cast(p, narrow), Cast(m, narrow), Cast(v, narrow)};
 }
 
 // A fused chain of elementwise ops: the body is that chain.

@@ -1,5 +1,8 @@
 #include "mlrunner/graph/optimizers.h"
 
+#include <algorithm>
+
+#include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/ops.h"
 
@@ -17,12 +20,11 @@ Scope UpdateOf(const Builder& b, StateId parameter, std::int32_t stage) {
   return scope;
 }
 
-Dtype DtypeOf(Builder& b, const std::vector<Parameter>& parameters) {
-  return parameters.empty() ? Dtype::kF32 : b.graph().state(parameters[0].state).type.dtype;
-}
-
-StateId ScalarState(Builder& b, const char* name, Dtype dtype, double value) {
-  return b.NewState(name, StateKind::kScalar, {dtype, {}}, Initializer::Constant(value));
+// A number for all parameters. Of f32 at least: 256 + 1 is 256 in bf16, and a counter of steps would stop there.
+StateId ScalarState(Builder& b, const std::vector<Parameter>& parameters, const char* name, double value) {
+  const bool wide = std::any_of(parameters.begin(), parameters.end(),
+                                [&](const Parameter& p) { return b.graph().state(p.state).type.dtype == Dtype::kF64; });
+  return b.NewState(name, StateKind::kScalar, {wide ? Dtype::kF64 : Dtype::kF32, {}}, Initializer::Constant(value));
 }
 
 StateId MomentOf(Builder& b, StateId parameter, const char* name) {
@@ -37,7 +39,7 @@ Scope UpdateScope(const Builder& b, const Parameter& parameter) { return UpdateO
 
 void ApplySgd(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients, double learning_rate,
               SgdOptions options) {
-  StateId rate = ScalarState(b, kLearningRate, DtypeOf(b, parameters), learning_rate);
+  StateId rate = ScalarState(b, parameters, kLearningRate, learning_rate);
   for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
     StateId velocity;
     if (options.momentum != 0) velocity = MomentOf(b, parameters[i].state, "velocity");
@@ -48,14 +50,13 @@ void ApplySgd(Builder& b, const std::vector<Parameter>& parameters, const std::v
       g = b.Read(velocity) * options.momentum + g;
       b.Assign(velocity, g);
     }
-    b.Assign(parameters[i].state, p - b.Read(rate) * g);
+    b.Assign(parameters[i].state, p - Cast(b.Read(rate), p.dtype()) * g);
   }
 }
 
 void ApplyAdamW(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients, double learning_rate,
                 AdamWOptions options) {
-  Dtype dtype = DtypeOf(b, parameters);
-  StateId rate = ScalarState(b, kLearningRate, dtype, learning_rate), step = ScalarState(b, "optimizer/step", dtype, 0);
+  StateId rate = ScalarState(b, parameters, kLearningRate, learning_rate), step = ScalarState(b, parameters, "optimizer/step", 0);
   {
     auto scope = b.With(UpdateOf(b, step, b.scope().stage));
     b.Assign(step, b.Read(step) + 1.0);
@@ -64,7 +65,8 @@ void ApplyAdamW(Builder& b, const std::vector<Parameter>& parameters, const std:
     StateId m = MomentOf(b, parameters[i].state, "first_moment"), v = MomentOf(b, parameters[i].state, "second_moment");
     auto scope = b.With(UpdateScope(b, parameters[i]));
     Value p = b.Read(parameters[i].state);
-    std::vector<Value> next = b.Emit(kAdamW, {p, b.Read(m), b.Read(v), Cast(gradients[i], p.dtype()), b.Read(rate), b.Read(step)},
+    auto number = [&](StateId state) { return Cast(b.Read(state), AtLeastF32(p.dtype())); };
+    std::vector<Value> next = b.Emit(kAdamW, {p, b.Read(m), b.Read(v), Cast(gradients[i], p.dtype()), number(rate), number(step)},
                                      {{Attr::kLow, options.beta1},
                                       {Attr::kHigh, options.beta2},
                                       {Attr::kEpsilon, options.epsilon},

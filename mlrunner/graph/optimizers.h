@@ -19,7 +19,8 @@ struct AdamWOptions {
   double beta1 = .9, beta2 = .999, epsilon = 1e-8, weight_decay = .01;
 };
 
-// Name of the state that holds the learning rate, a scalar of the parameters' element type; it begins as `learning_rate`.
+// Name of the state that holds the learning rate, a scalar: f64 where a parameter is, else f32 (also of parameters of 16 bits, whose
+// moments are of their own type). It begins as `learning_rate`.
 inline constexpr const char* kLearningRate = "optimizer/learning_rate";
 
 // For the ops of an update: the update region of the parameter, in the stage that reads it. Strategies with an update of their own use it.

@@ -72,8 +72,7 @@ void Multiply(const MatMulShape& s, const void* a, const void* b, void* c) {
 
 template <class T>
 void Update(const AdamWCall& c) {
-  const AdamWNumbers numbers = MakeAdamWNumbers(c.beta1, c.beta2, c.epsilon, c.decay, ToFloat(*static_cast<const T*>(c.rate)),
-                                                ToFloat(*static_cast<const T*>(c.step)));
+  const AdamWNumbers numbers = MakeAdamWNumbers(c.beta1, c.beta2, c.epsilon, c.decay, *c.rate, *c.step);
   const Launch launch = ElementLaunch(c.count);
   const std::int64_t stride = static_cast<std::int64_t>(launch.blocks) * launch.threads;
   for (std::int64_t first = 0; first < stride; ++first) {
@@ -181,7 +180,7 @@ Failure AdamW(Context* context, const AdamWCall* call, Message* why) {
         static_cast<const void*>(call->new_first_moment), static_cast<const void*>(call->new_second_moment)}) {
     if (!context->Owns(tensor, Bytes(call->element, call->count))) return NotOurs(why);
   }
-  if (!context->Owns(call->rate, Bytes(call->element, 1)) || !context->Owns(call->step, Bytes(call->element, 1))) return NotOurs(why);
+  if (!context->Owns(call->rate, sizeof(float)) || !context->Owns(call->step, sizeof(float))) return NotOurs(why);
   call->element == Element::kF32 ? Update<float>(*call) : Update<BFloat16>(*call);
   return Failure::kNone;
 }

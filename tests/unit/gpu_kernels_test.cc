@@ -10,6 +10,7 @@
 #include "mlrunner/executor/executor.h"
 #include "mlrunner/gpu/kernels.h"
 #include "mlrunner/graph/grad.h"
+#include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/optimizers.h"
@@ -59,7 +60,8 @@ Value Labels(Builder& b, Dtype dtype, std::int64_t rows, std::int64_t classes) {
 }
 
 Vars AdamW(Builder& b, const Vars& v) {
-  return b.Emit(kAdamW, {v[0], v[1], v[2] * v[2], v[3], b.Number(.001953125, v[0].dtype()), b.Number(3, v[0].dtype())},
+  const Dtype wide = AtLeastF32(v[0].dtype());  // 301 steps: bf16 has no such number
+  return b.Emit(kAdamW, {v[0], v[1], v[2] * v[2], v[3], b.Number(.001953125, wide), b.Number(301, wide)},
                 {{Attr::kLow, .9}, {Attr::kHigh, .999}, {Attr::kEpsilon, 1e-8}, {Attr::kValue, .01}});
 }
 

@@ -10,8 +10,7 @@ template <class T>
 __global__ void Update(AdamWCall c) {
   __shared__ AdamWNumbers numbers;  // powers in double are dear: once for each block
   if (threadIdx.x == 0) {
-    numbers = MakeAdamWNumbers(c.beta1, c.beta2, c.epsilon, c.decay, ToFloat(*static_cast<const T*>(c.rate)),
-                               ToFloat(*static_cast<const T*>(c.step)));
+    numbers = MakeAdamWNumbers(c.beta1, c.beta2, c.epsilon, c.decay, *c.rate, *c.step);
   }
   __syncthreads();
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;

@@ -151,16 +151,19 @@ void TestMatMul(Device& d) {
 void TestAdamW(Device& d) {
   for (Element element : {Element::kF32, Element::kBF16}) {
     for (std::size_t n : {std::size_t{1}, std::size_t{1000}, std::size_t{3'000'001}}) {
-      const double b1 = .9, b2 = .999, epsilon = 1e-8, decay = .01, rate = Numbers(element, 1, 7, .001, .002)[0], step = 3;
+      // A step that bf16 has not.
+      const double b1 = .9, b2 = .999, epsilon = 1e-8, decay = .01, rate = Numbers(Element::kF32, 1, 7, .001, .002)[0], step = 301;
       std::vector<double> p = Numbers(element, n, 3), m = Numbers(element, n, 4), v = Numbers(element, n, 5, 0, 1),
                           g = Numbers(element, n, 6);
       void* in[4];
       int i = 0;
       for (const auto* tensor : {&p, &m, &v, &g}) in[i++] = d.Put(Encode(element, *tensor));
-      void *drate = d.Put(Encode(element, {rate})), *dstep = d.Put(Encode(element, {step}));
+      void *drate = d.Put(Encode(Element::kF32, {rate})), *dstep = d.Put(Encode(Element::kF32, {step}));
+      const auto *rate_there = static_cast<const float*>(drate), *step_there = static_cast<const float*>(dstep);
       // Where the old ones lie.
-      AdamWCall call{element, static_cast<std::int64_t>(n), in[0], in[1], in[2], in[3], drate, dstep, in[0], in[1], in[2], b1, b2, epsilon,
-                     decay};
+      AdamWCall call{
+          element, static_cast<std::int64_t>(n), in[0], in[1], in[2], in[3], rate_there, step_there, in[0], in[1], in[2], b1, b2, epsilon,
+          decay};
       d.Do(d.api->adamw(d.context, &call, &d.why), "adamw");
       for (std::size_t x = 0; x < n; ++x) {
         m[x] = b1 * m[x] + (1 - b1) * g[x];
