@@ -4,14 +4,15 @@
 
 #include "mlrunner/kernels/bound_lengths.h"
 #include "mlrunner/types/half.h"
+#include "mlrunner/types/saturate.h"
 
 namespace ropewalk::mlrunner {
 namespace {
 
-template <class T>
-Literal Narrow(Dtype dtype, const RefTensor& tensor) {
+template <class T, class F>
+Literal Narrow(Dtype dtype, const RefTensor& tensor, F narrow) {
   std::vector<T> values;
-  for (double value : tensor.data) values.push_back(static_cast<T>(value));
+  for (double value : tensor.data) values.push_back(narrow(value));
   return Literal::Of(dtype, tensor.dims, values);
 }
 
@@ -40,22 +41,20 @@ bool HasSymbols(const Op& op) {
 Literal ToLiteral(Dtype dtype, const RefTensor& tensor) {
   switch (dtype) {
     case Dtype::kF32:
-      return Narrow<float>(dtype, tensor);
+      return Narrow<float>(dtype, tensor, [](double value) { return static_cast<float>(value); });
     case Dtype::kI32:
-      return Narrow<std::int32_t>(dtype, tensor);
+      return Narrow<std::int32_t>(dtype, tensor, Saturate<std::int32_t>);
     case Dtype::kI64:
-      return Narrow<std::int64_t>(dtype, tensor);
+      return Narrow<std::int64_t>(dtype, tensor, Saturate<std::int64_t>);
     case Dtype::kU8:
+      return Narrow<std::uint8_t>(dtype, tensor, Saturate<std::uint8_t>);
     case Dtype::kBool:
-      return Narrow<std::uint8_t>(dtype, tensor);
+      return Narrow<std::uint8_t>(dtype, tensor, [](double value) -> std::uint8_t { return value != 0; });
     case Dtype::kF16:
-    case Dtype::kBF16: {
-      std::vector<std::uint16_t> bits;
-      for (double value : tensor.data) bits.push_back(FloatToHalf(dtype, static_cast<float>(value)));
-      return Literal::Of(dtype, tensor.dims, bits);
-    }
+    case Dtype::kBF16:
+      return Narrow<std::uint16_t>(dtype, tensor, [&](double value) { return FloatToHalf(dtype, static_cast<float>(value)); });
     default:
-      return Narrow<double>(Dtype::kF64, tensor);
+      return Narrow<double>(Dtype::kF64, tensor, [](double value) { return value; });
   }
 }
 

@@ -11,6 +11,7 @@
 #include "mlrunner/kernels/bound_lengths.h"
 #include "mlrunner/kernels/philox.h"
 #include "mlrunner/types/half.h"
+#include "mlrunner/types/saturate.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -191,9 +192,11 @@ double RoundTo(Dtype dtype, double value) {
     case Dtype::kBF16:
       return HalfToFloat(dtype, FloatToHalf(dtype, static_cast<float>(value)));
     case Dtype::kI32:
+      return Saturate<std::int32_t>(value);
     case Dtype::kI64:
+      return static_cast<double>(Saturate<std::int64_t>(value));
     case Dtype::kU8:
-      return std::trunc(value);
+      return Saturate<std::uint8_t>(value);
     case Dtype::kBool:
       return value != 0 ? 1 : 0;
     default:

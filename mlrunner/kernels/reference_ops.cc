@@ -9,6 +9,7 @@
 #include "mlrunner/kernels/fold.h"
 #include "mlrunner/kernels/philox.h"
 #include "mlrunner/kernels/reference.h"
+#include "mlrunner/types/saturate.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -139,14 +140,14 @@ Status OutOfRange(const char* what, std::size_t place, double value, std::int64_
                 value < 0 ? "mend the data: labels and indices count from 0" : "mend the data, or give the model more classes or rows");
 }
 Status At(RefCall& c) {
-  std::int64_t rows = c.in[0]->dims[0], i = static_cast<std::int64_t>(c.in[1]->data[0]);
+  std::int64_t rows = c.in[0]->dims[0], i = Saturate<std::int64_t>(c.in[1]->data[0]);
   if (i < 0 || i >= rows) return OutOfRange("the index", 0, static_cast<double>(i), rows);
   std::size_t size = c.out[0].data.size();
   std::copy_n(c.in[0]->data.begin() + static_cast<std::ptrdiff_t>(size) * i, size, c.out[0].data.begin());
   return {};
 }
 Status SetAt(RefCall& c) {
-  std::int64_t rows = c.in[0]->dims[0], i = static_cast<std::int64_t>(c.in[1]->data[0]);
+  std::int64_t rows = c.in[0]->dims[0], i = Saturate<std::int64_t>(c.in[1]->data[0]);
   if (i < 0 || i >= rows) return OutOfRange("the index", 0, static_cast<double>(i), rows);
   c.out[0].data = c.in[0]->data;
   std::copy(c.in[2]->data.begin(), c.in[2]->data.end(), c.out[0].data.begin() + static_cast<std::ptrdiff_t>(c.in[2]->data.size()) * i);
@@ -173,7 +174,7 @@ Status RandomUniform(RefCall& c) {
   const ValueInfo& info = c.graph.value(c.op.outputs[0]);
   Dims logical = Evaluate(info.logical, c.bindings), begin = SliceOf(logical, info.sharding, c.graph.mesh, c.run.rank).begin;
   std::int64_t sample_dim = c.op.attrs.Int(Attr::kSampleDim);
-  std::uint64_t extra = c.in.empty() ? 0 : static_cast<std::uint64_t>(c.in[0]->data[0]);
+  std::uint64_t extra = c.in.empty() ? 0 : static_cast<std::uint64_t>(Saturate<std::int64_t>(c.in[0]->data[0]));
   std::uint64_t key = RandomKey(c.run.seed, c.run.step, c.op.stable_id, extra);
   Dims index(c.out[0].dims.size());
   for (double& y : c.out[0].data) {
