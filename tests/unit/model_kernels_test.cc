@@ -153,6 +153,14 @@ TEST(CpuKernels, Products) {
              auto g = Grad(ReduceSum(y * y * .5), v);
              return Vars{y, g[0], g[1]};
            }},
+          {"convolution of one channel",
+           {{1, 1, 28, 28}, {6, 1, 5, 5}},
+           [](Builder&, const Vars& v) {
+             Value y = Conv2D(v[0], v[1], {{1, 1}, {2, 2}});
+             auto g = Grad(ReduceSum(y * y * .5), v);
+             return Vars{y, g[0], g[1]};
+           },
+           4e-6},
           {"strided convolution",
            {{2, 16, 15, 15}, {32, 16, 3, 3}},
            [](Builder&, const Vars& v) {
