@@ -4,6 +4,7 @@
 // Thread rule: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -12,6 +13,13 @@
 #include "mlrunner/collective/writer.h"
 
 namespace ropewalk::collective {
+
+// How an algorithm's programs let numbers travel.
+enum class Codecs : std::uint8_t {
+  kNone,      // as they are
+  kAdditive,  // in the form of the request's one codec, which is applied at every hop and must allow for that
+  kAny,       // in the form of the request's one codec
+};
 
 struct Algorithm {
   std::string_view name;
@@ -23,9 +31,13 @@ struct Algorithm {
   void (*write)(Writer& writer);
   // What is true afterwards.
   void (*promise)(PostWriter& post);
+  // A request for any other form is refused: it would travel as no one asked for.
+  Codecs codecs = Codecs::kNone;
 };
 
 std::span<const Algorithm> Algorithms();
+// kNotFound (COLL11), with all names that `table` has.
+Result<const Algorithm*> FindAlgorithm(std::span<const Algorithm> table, std::string_view name);
 
 // kNotFound, with all names; kInvalid when the algorithm cannot do what is asked for (COLL10).
 Result<Plan> BuildPlan(std::string_view algorithm, const Request& request);

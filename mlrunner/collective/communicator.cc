@@ -46,7 +46,8 @@ class Connected : public Communicator {
     one_sided_ = std::make_unique<OneSided>(rank(), ranks(), transport_.get(), Engine::kOneSided);
     native_ = std::make_unique<NativeDesk>(options_.native, transport_.get());
     cache_ = std::make_unique<InstanceCache>(
-        rank(), transport_.get(), Means{.native = native_.get(), .one_sided = one_sided_.get(), .leaves_scratch = shares_memory_});
+        rank(), transport_.get(), Means{.native = native_.get(), .one_sided = one_sided_.get(), .leaves_scratch = shares_memory_},
+        options_.algorithms);
     engine_ = std::make_unique<Engine>(
         rank(), ranks(), options_.credit_bytes, transport_.get(), one_sided_.get(), cache_.get(), [this](const Status& why) { Abort(why); },
         Engine::Timeout{.ms = options_.timeout_ms, .verdict = [this](const Engine::Stall& stall) { return StatusOf(stall); }});
@@ -215,8 +216,6 @@ class Connected : public Communicator {
                     .peer = call.peer,
                     .deterministic = call.deterministic};
     const bool is_counted = call.collective == Collective::kAllToAllV;
-    if (call.codec != nullptr) request.codecs.push_back(*call.codec);
-    if (call.mixing != nullptr) request.mixing = *call.mixing;
     const bool mixes = call.collective == Collective::kMix;
     if (mixes != (call.mixing != nullptr) || mixes != (call.window != nullptr))
       return Status(Code::kInvalid, "COLL10",
@@ -227,9 +226,11 @@ class Connected : public Communicator {
     if (mixes && !one_sided_->IsOurs(call.window->number, call.window->memory))
       return Status(Code::kInvalid, "COLL10", "the window of a mixing call is none of this communicator", "MakeWindow() has not made it",
                     "give the one that MakeWindow() of this communicator returned");
-    for (const std::vector<double>& row : request.mixing)
-      if (!std::all_of(row.begin(), row.end(), [](double weight) { return std::isfinite(weight); }))
-        return Status(Code::kInvalid, "COLL10", "a weight of the mixing matrix is no finite number", "sums of such are none", "mend it");
+    const auto is_finite = [](const std::vector<double>& row) {
+      return std::all_of(row.begin(), row.end(), [](double weight) { return std::isfinite(weight); });
+    };
+    if (mixes && !std::all_of(call.mixing->begin(), call.mixing->end(), is_finite))
+      return Status(Code::kInvalid, "COLL10", "a weight of the mixing matrix is no finite number", "sums of such are none", "mend it");
     if ((is_counted != (call.counts != nullptr)) || (call.received != nullptr && !is_counted) ||
         (call.codec != nullptr && call.codec->error_feedback != (call.residual != nullptr)))
       return Status(Code::kInvalid, "COLL10", std::string(Name(call.collective)) + ": counts or residual are missing, or have no place",
@@ -237,7 +238,7 @@ class Connected : public Communicator {
                         ? "counts belong to an all-to-all-v, which cannot do without; received only to it"
                         : "a residual belongs to a codec with error feedback, which cannot do without",
                     "give the call what it needs, and leave the rest null");
-    Choice choice = Choose(request, call.count, shares_memory_, options_.segment_bytes);
+    Choice choice = Choose(request, call.codec != nullptr, call.count, shares_memory_, options_.segment_bytes);
     if (!call.algorithm.empty()) choice.algorithm = call.algorithm;
     if (choice.algorithm.empty())
       return Status(Code::kInvalid, "COLL10", "no algorithm is chosen for " + std::string(Name(call.collective)),
@@ -245,7 +246,9 @@ class Connected : public Communicator {
                     "use these: of an allreduce take a part, or let each rank's vector be zero outside of its own part to gather");
     request.segment_bytes = choice.segment_bytes;
     request.channels = choice.channels;
-    ASSIGN_OR_RETURN(Instance * instance, cache_->Take(choice.algorithm, request, CountOf(call)));
+    ASSIGN_OR_RETURN(
+        Instance * instance,
+        cache_->Take({.algorithm = choice.algorithm, .request = &request, .codec = call.codec, .mixing = call.mixing}, CountOf(call)));
     Status status;
     if (instance->channels() > Engine::kChannelsOfLane)
       status =

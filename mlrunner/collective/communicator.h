@@ -34,6 +34,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -91,6 +92,9 @@ struct CommunicatorOptions {
   // Runs the steps of plans that are a library's own (algorithm "native"); without one such calls are refused (COLL12). It must outlive the
   // communicator.
   NativeBackend* native = nullptr;
+  // Those that calls may run by, chosen or named: a strategy adds its own, and what is not here cannot be run (COLL11). The same on all
+  // ranks; it must outlive the communicator.
+  std::span<const Algorithm> algorithms = Algorithms();
 };
 
 struct CollectiveCall {
@@ -105,8 +109,8 @@ struct CollectiveCall {
   std::string_view name;
   bool deterministic = false;    // the left fold over the ranks
   std::string_view algorithm{};  // empty: chosen by size and wire
-  // Allreduce: how the numbers travel (MinMaxCodec, SignCodec). With error feedback `residual` is memory of 2 · count f32, zero at first,
-  // that stays with this vector from call to call.
+  // Allreduce by "sra": how the numbers travel (MinMaxCodec, SignCodec). Any other algorithm, and any other collective, refuses a codec
+  // (COLL10). With error feedback `residual` is memory of 2 · count f32, zero at first, that stays with this vector from call to call.
   const Codec* codec = nullptr;
   float* residual = nullptr;
   // All-to-all-v: how many elements of `in` are for each rank, in the order of ranks; `count` is what `out` has room for. What the others

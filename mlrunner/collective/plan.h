@@ -11,6 +11,7 @@
 // Thread rule: values; sharing a const Plan among threads is fine.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -35,22 +36,24 @@ struct Codec {
   std::int64_t bucket_header_bytes = 0;
   bool additive = false;
   bool error_feedback = false;  // what a code leaves out is kept, and added to what is encoded next
+  auto operator<=>(const Codec&) const = default;
 };
+using MixingMatrix = std::vector<std::vector<double>>;
 
 struct Request {
   Collective collective = Collective::kAllreduce;
   Dtype dtype = Dtype::kF32;
   ReduceOp op = ReduceOp::kSum;
   std::int32_t ranks = 1;
-  std::int32_t root = 0;                    // broadcast, send/recv: the source
-  std::int32_t peer = 0;                    // send/recv: the destination
-  bool deterministic = false;               // each element must be the left fold over ranks in the accumulator's type
-  std::int32_t channels = 1;                // how many segments are on their way at once
-  std::int64_t segment_bytes = 0;           // the largest segment; 0: chunks are not cut
-  std::int32_t slots = 2;                   // messages that an edge holds
-  std::int32_t quorum = 0;                  // eager: how many ranks must have contributed
-  std::vector<Codec> codecs;                // SRA
-  std::vector<std::vector<double>> mixing;  // kMix: W[i][j], the weight of rank j's value in rank i's result
+  std::int32_t root = 0;           // broadcast, send/recv: the source
+  std::int32_t peer = 0;           // send/recv: the destination
+  bool deterministic = false;      // each element must be the left fold over ranks in the accumulator's type
+  std::int32_t channels = 1;       // how many segments are on their way at once
+  std::int64_t segment_bytes = 0;  // the largest segment; 0: chunks are not cut
+  std::int32_t slots = 2;          // messages that an edge holds
+  std::int32_t quorum = 0;         // eager: how many ranks must have contributed
+  std::vector<Codec> codecs;       // how numbers travel; refused by algorithms that do not encode (Algorithm::codecs)
+  MixingMatrix mixing;             // kMix: W[i][j], the weight of rank j's value in rank i's result
 };
 
 // ---- memory ------------------------------------------------------------------------------------------------------------------------

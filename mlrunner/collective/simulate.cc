@@ -254,6 +254,16 @@ Trace ByChannel(Trace trace) {
   return trace;
 }
 
+Result<std::uint64_t> CountSteps(const Header& header, const Program& program, const Sizes& sizes) {
+  class : public Machine {
+    Outcome Try(const Interpreter& /*at*/, const Step& /*step*/) override { return Outcome::kDone; }
+  } never_waits;
+  ASSIGN_OR_RETURN(Layout layout, Layout::Make(header, program, sizes));
+  Interpreter interpreter(&program, &layout);
+  (void)interpreter.Advance(never_waits);
+  return interpreter.steps_done();
+}
+
 Result<SimulateReport> Simulate(const Plan& plan, const SimulateOptions& options) {
   const auto ranks = static_cast<std::size_t>(plan.header.request.ranks);
   if (plan.programs.size() != ranks || (!options.start_ns.empty() && options.start_ns.size() != ranks))

@@ -38,6 +38,10 @@ struct SimulateReport {
 // kInvalid (COLL03) when the plan comes to no end.
 Result<SimulateReport> Simulate(const Plan& plan, const SimulateOptions& options);
 
+// Steps that the interpreter does in a run of one rank's program, whatever it runs over; loops' own are not counted. So who counts the
+// steps of a call can tell whether it went through the interpreter. kInvalid as Layout::Make().
+Result<std::uint64_t> CountSteps(const Header& header, const Program& program, const Sizes& sizes);
+
 // What a plan costs by the α-β-γ model, from its steps, without queues: good for comparing, too small where messages wait for each other.
 struct CostOptions {
   Sizes sizes;

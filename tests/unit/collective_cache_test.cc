@@ -18,7 +18,8 @@ class CacheOfOne : public ::testing::Test {
     return {.collective = Collective::kMix, .ranks = 2, .mixing = {{1 - weight, weight}, {0, 1}}};
   }
   Instance* Take(std::size_t number) {
-    auto taken = cache_.Take("window_relaxed", MixingBy(number), 10);
+    const Request request = MixingBy(number);
+    auto taken = cache_.Take({.algorithm = "window_relaxed", .request = &request, .mixing = &request.mixing}, 10);
     EXPECT_TRUE(taken.ok()) << taken.status().ToString();
     return taken.ok() ? *taken : nullptr;
   }

@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "mlrunner/collective/check/check.h"
 #include "mlrunner/collective/interpreter.h"
+#include "mlrunner/collective/simulate.h"
 #include "tests/unit/collective_plans.h"
 
 namespace ropewalk::collective::testing {
@@ -135,15 +136,69 @@ TEST(Check, BytesOfEachRankFollowFromTheLengthsOfItsParts) {
 }
 
 TEST(Check, AlgorithmsThatAddInAnotherOrderAreRefusedInDeterministicMode) {
-  for (const char* algorithm : {"ring", "recursive_doubling", "sra", "native"}) {
-    auto plan = BuildPlan(algorithm, {.ranks = 4, .deterministic = true, .codecs = {MinMax(8)}});
+  for (std::string algorithm : {"ring", "recursive_doubling", "sra", "native"}) {
+    Request request{.ranks = 4};
+    if (algorithm == "sra") request.codecs = {MinMax(8)};
+    Request strict = request;
+    strict.deterministic = true;
+    auto plan = BuildPlan(algorithm, strict);
     ASSERT_FALSE(plan.ok());
     EXPECT_EQ(plan.status().tag(), "COLL10") << algorithm;
     // A builder that claims to be deterministic does not get past the prover, either.
-    Plan lies = Built(algorithm, {.ranks = 4, .codecs = {MinMax(8)}});
+    Plan lies = Built(algorithm, request);
     lies.header.request.deterministic = true;
     EXPECT_EQ(Refusal(lies, {.sizes = {.count = 9}}), "COLL08") << algorithm;
   }
+}
+
+// What is asked for and not done is refused: no plan is built that leaves a codec out, and one that has a codec sends what it makes.
+TEST(Build, EveryAlgorithmRefusesTheCodecsThatItDoesNotApply) {
+  const Codec additive{.name = "bf16", .bits = 16, .additive = true};
+  Codec keeping = MinMax(4);
+  keeping.error_feedback = true;
+  const std::vector<std::vector<Codec>> choices = {{}, {MinMax(4)}, {keeping}, {additive}, {MinMax(4), MinMax(8)}};
+  for (Case one : AllCases(4, 4096)) {
+    if (one.request.deterministic) continue;
+    for (const std::vector<Codec>& codecs : choices) {
+      one.request.codecs = codecs;
+      const std::string what = Name(one) + " with " + std::to_string(codecs.size()) + " codecs";
+      const bool is_taken = one.algorithm == "sra" ? codecs.size() == 1 : codecs.empty();
+      auto plan = BuildPlan(one.algorithm, one.request);
+      auto program = BuildProgram(one.algorithm, one.request, 1);
+      ASSERT_EQ(plan.ok(), is_taken) << what << ": " << plan.status().ToString();
+      ASSERT_EQ(program.ok(), is_taken) << what;
+      if (!is_taken) {
+        EXPECT_EQ(plan.status().tag(), "COLL10") << what;
+        EXPECT_FALSE(plan.status().why().empty() || plan.status().fix().empty()) << plan.status().ToString();
+        continue;
+      }
+      if (codecs.empty()) continue;
+      auto simulated = Simulate(*plan, {.sizes = {.count = 10'000}});
+      ASSERT_TRUE(simulated.ok()) << simulated.status().ToString();
+      const std::int64_t uncoded = 2 * 10'000 * 3 * 4;
+      std::int64_t sent = 0;
+      for (std::int64_t bytes : simulated->sent_bytes) sent += bytes;
+      EXPECT_LT(sent, uncoded * 3 / 4) << what;
+    }
+  }
+}
+
+// The caller's own are held to what they say, too.
+TEST(Build, AnAlgorithmOfTheCallersSaysWhichCodecsItTakes) {
+  Algorithm mine = **FindAlgorithm(Algorithms(), "ring");
+  mine.name = "mine";
+  const Codec additive{.name = "bf16", .bits = 16, .additive = true};
+  EXPECT_TRUE(BuildPlan(mine, {.ranks = 4}).ok());
+  for (const Codec& codec : {additive, MinMax(4)}) {
+    auto plan = BuildPlan(mine, {.ranks = 4, .codecs = {codec}});
+    EXPECT_EQ(plan.ok() ? "built" : plan.status().tag(), "COLL10") << codec.name;
+  }
+  mine.codecs = Codecs::kAdditive;
+  EXPECT_TRUE(BuildPlan(mine, {.ranks = 4, .codecs = {additive}}).ok());
+  EXPECT_EQ(BuildPlan(mine, {.ranks = 4, .codecs = {MinMax(4)}}).status().tag(), "COLL10");
+  EXPECT_EQ(BuildPlan(mine, {.ranks = 4}).status().tag(), "COLL10");
+  // Nor is a matrix left out.
+  EXPECT_EQ(BuildPlan("ring", {.ranks = 4, .mixing = RingOfNeighbours(4)}).status().tag(), "COLL10");
 }
 
 TEST(Check, RoundingBetweenTwoAdditionsIsNotTheLeftFold) {

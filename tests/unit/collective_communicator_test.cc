@@ -1,11 +1,18 @@
 // Ranks that connect, call and submit, over shared memory and TCP.
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <array>
 #include <numeric>
+#include <set>
 
 #include "base/random.h"
+#include "mlrunner/collective/run/choose.h"
 #include "mlrunner/collective/run/codecs.h"
 #include "mlrunner/collective/run/submit_order.h"
+#include "mlrunner/collective/simulate.h"
 #include "tests/unit/collective_either_way.h"
 #include "tests/unit/collective_gang.h"
 
@@ -28,6 +35,33 @@ void ExpectSum(const float* data, std::int64_t count, std::int32_t ranks, std::i
   }
 }
 
+// Runs `call`, which must take exactly the steps of its program: nothing moves beside the interpreter.
+Status Counted(Communicator& all, const CollectiveCall& call, std::int64_t segment_bytes = 0) {
+  Request request{.collective = call.collective,
+                  .dtype = call.dtype,
+                  .op = call.op,
+                  .ranks = all.ranks(),
+                  .root = call.root,
+                  .peer = call.peer,
+                  .deterministic = call.deterministic};
+  const Choice choice = Choose(request, call.codec != nullptr, call.count, all.shares_memory(), segment_bytes);
+  request.segment_bytes = choice.segment_bytes;
+  request.channels = choice.channels;
+  if (call.codec != nullptr) request.codecs = {*call.codec};
+  auto program = BuildProgram(call.algorithm.empty() ? choice.algorithm : call.algorithm, request, all.rank());
+  if (!program.ok()) return program.status();
+  Sizes sizes{.count = call.count};
+  if (call.counts != nullptr) sizes.table.resize(static_cast<std::size_t>(all.ranks()) * all.ranks());
+  auto steps = CountSteps(program->header, program->program, sizes);
+  if (!steps.ok()) return steps.status();
+  const std::uint64_t before = all.steps();
+  Status status = all.Run(call);
+  EXPECT_EQ(all.steps() - before, *steps) << program->header.algorithm << " of " << call.count << ", rank " << all.rank();
+  // Of one rank alone, and of who has no part in a message between two others, there is nothing to do.
+  EXPECT_TRUE(*steps > 0 || all.ranks() == 1 || call.collective == Collective::kSendRecv);
+  return status;
+}
+
 TEST_P(Communicators, ReduceWhatLiesInThePoolAndWhatDoesNot) {
   CommunicatorOptions options = Over(GetParam());
   options.segment_bytes = 8 << 10;
@@ -46,13 +80,13 @@ TEST_P(Communicators, ReduceWhatLiesInThePoolAndWhatDoesNot) {
           for (bool in_place : {true, false}) {
             Fill(in, count, all.rank(), count);
             float* result = in_place ? in : out.data();
-            Status status = all.AllReduce({.in = in, .out = result, .count = count, .name = "x", .algorithm = algorithm});
+            Status status =
+                Counted(all, {.in = in, .out = result, .count = count, .name = "x", .algorithm = algorithm}, options.segment_bytes);
             ASSERT_TRUE(status.ok()) << status.ToString();
             ExpectSum(result, count, ranks, count, algorithm);
           }
           all.Free(*pooled);
         }
-      EXPECT_GT(all.steps(), 0u);
     });
 }
 
@@ -61,19 +95,27 @@ TEST_P(Communicators, BroadcastSendAndMeet) {
     for (std::int64_t count : {std::int64_t{10}, std::int64_t{100'000}})
       for (std::int32_t root : {0, 2}) {
         std::vector<std::int64_t> in(count, all.rank() + 7), out(count, -1);
-        Status status =
-            all.Broadcast({.in = in.data(), .out = out.data(), .count = count, .dtype = Dtype::kI64, .root = root, .name = "b"});
+        CollectiveCall call{.collective = Collective::kBroadcast,
+                            .in = in.data(),
+                            .out = out.data(),
+                            .count = count,
+                            .dtype = Dtype::kI64,
+                            .root = root,
+                            .name = "b"};
+        Status status = Counted(all, call);
         ASSERT_TRUE(status.ok()) << status.ToString();
         EXPECT_EQ(out, std::vector<std::int64_t>(count, root + 7));
         std::vector<std::int64_t> got(count, -1);
-        status =
-            all.SendRecv({.in = in.data(), .out = got.data(), .count = count, .dtype = Dtype::kI64, .root = root, .peer = 1, .name = "s"});
+        call.collective = Collective::kSendRecv;
+        call.out = got.data();
+        call.peer = 1;
+        status = Counted(all, call);
         ASSERT_TRUE(status.ok()) << status.ToString();
         if (all.rank() == 1) {
           EXPECT_EQ(got, out);
         }
       }
-    for (int round = 0; round < 50; ++round) ASSERT_TRUE(all.Barrier().ok());
+    for (int round = 0; round < 50; ++round) ASSERT_TRUE(Counted(all, {.collective = Collective::kBarrier, .name = "barrier"}).ok());
   });
 }
 
@@ -89,7 +131,7 @@ TEST_P(Communicators, ReduceEncodedAndSendToAllWhatTheyHave) {
     for (std::int64_t i = 0; i < kCount; ++i)
       for (std::int32_t rank = 0; rank < 3; ++rank) wanted[i] += (static_cast<double>((i * 37 + rank * 11) % 200) / 100 - 1) / 3;
     CollectiveCall call{.in = x.data(), .out = out.data(), .count = kCount, .op = ReduceOp::kAvg, .name = "coded", .codec = &min_max};
-    ASSERT_TRUE(all.AllReduce(call).ok());
+    ASSERT_TRUE(Counted(all, call).ok());
     for (std::int64_t i = 0; i < kCount; ++i) ASSERT_NEAR(out[i], wanted[i], 0.02) << i;
     // One bit a number: right in the long run, because what is left out is sent later.
     constexpr int kRounds = 300;
@@ -104,12 +146,46 @@ TEST_P(Communicators, ReduceEncodedAndSendToAllWhatTheyHave) {
     call.residual = nullptr;
     EXPECT_EQ(all.AllReduce(call).tag(), "COLL10");
 
+    // Whatever sends numbers as they are takes no codec, and touches nothing.
+    auto window = all.MakeWindow(2 * kCount * sizeof(float));
+    ASSERT_TRUE(window.ok()) << window.status().ToString();
+    const MixingMatrix mean(3, std::vector<double>(3, 1.0 / 3));
+    const std::vector<std::int64_t> each(3, 10);
+    residual.assign(2 * kCount, 7);
+    out.assign(kCount, 7);
+    for (const Codec* codec : std::array<const Codec*, 2>{&min_max, &sign})
+      for (const Algorithm& algorithm : Algorithms()) {
+        if (algorithm.name == "sra") continue;
+        CollectiveCall coded{.collective = algorithm.collective,
+                             .in = x.data(),
+                             .out = out.data(),
+                             .count = kCount,
+                             .name = "coded",
+                             .algorithm = algorithm.name,
+                             .codec = codec,
+                             .residual = codec->error_feedback ? residual.data() : nullptr};
+        if (algorithm.collective == Collective::kAllToAllV) coded.counts = each.data();
+        if (algorithm.collective == Collective::kMix) coded.mixing = &mean, coded.window = &*window;
+        EXPECT_EQ(all.Run(coded).tag(), "COLL10") << algorithm.name;
+        EXPECT_EQ(all.Submit(coded, {}).status().tag(), "COLL10") << algorithm.name;
+        if (algorithm.collective == Collective::kAllreduce) continue;
+        coded.algorithm = "";  // chosen
+        EXPECT_EQ(all.Run(coded).tag(), "COLL10") << Name(algorithm.collective);
+      }
+    EXPECT_EQ(residual, std::vector<float>(2 * kCount, 7));
+    EXPECT_EQ(out, std::vector<float>(kCount, 7));
+
     for (std::int64_t round = 1; round < 4; ++round) {
       const std::vector<std::int64_t> counts = {round * 10, all.rank() * 100 * round, 3};
       std::vector<float> in(static_cast<std::size_t>(counts[0] + counts[1] + counts[2]), static_cast<float>(all.rank())), got(1000, -1);
       std::vector<std::int64_t> received(3);
-      Status status = all.AllToAllV(
-          {.in = in.data(), .out = got.data(), .count = 1000, .name = "v", .counts = counts.data(), .received = received.data()});
+      Status status = Counted(all, {.collective = Collective::kAllToAllV,
+                                    .in = in.data(),
+                                    .out = got.data(),
+                                    .count = 1000,
+                                    .name = "v",
+                                    .counts = counts.data(),
+                                    .received = received.data()});
       ASSERT_TRUE(status.ok()) << status.ToString();
       std::size_t at = 0;
       for (std::int32_t from = 0; from < 3; ++from) {
@@ -291,18 +367,56 @@ TEST(Connecting, RefusesWhatMakesNoSense) {
   EXPECT_EQ(Communicator::Connect(bad, {}).status().tag(), "COLL30");
 }
 
-// A gang over several machines speaks TCP, all of it.
-TEST(Connecting, RanksOfSeveralMachinesSpeakTcp) {
-  Meeting meeting(3);
+// The addresses of this process's TCP sockets that listen, or else of the peers of those that are connected.
+std::multiset<std::string> TcpAddresses(bool listening) {
+  std::multiset<std::string> found;
+  for (int fd = 3; fd < 4096; ++fd) {
+    int listens = 0;
+    socklen_t bytes = sizeof(listens);
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || (listens != 0) != listening) continue;
+    sockaddr_in address{};
+    bytes = sizeof(address);
+    auto* any = reinterpret_cast<sockaddr*>(&address);
+    if ((listening ? getsockname(fd, any, &bytes) : getpeername(fd, any, &bytes)) != 0 || address.sin_family != AF_INET) continue;
+    char text[INET_ADDRSTRLEN];
+    found.insert(inet_ntop(AF_INET, &address.sin_addr, text, sizeof(text)));
+  }
+  return found;
+}
+
+// A gang over several machines speaks TCP, all of it, and each rank listens and is found where it says that the others reach it.
+TEST(Connecting, RanksOfSeveralMachinesSpeakTcpAtTheirAddresses) {
+  constexpr std::int32_t kRanks = 3;
+  const std::vector<std::string> addresses = {"127.0.0.2", "127.0.0.3", "127.0.0.4"};
+  Meeting meeting(kRanks);
   std::vector<std::thread> threads;
-  for (std::int32_t rank = 0; rank < 3; ++rank)
+  for (std::int32_t rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([&, rank] {
       Rendezvous rendezvous = meeting.Of(rank);
       rendezvous.machine = rank == 2 ? "there" : "here";
+      rendezvous.address = addresses[rank];
+      rendezvous.exchange = [&, rank](std::string mine) {
+        auto all = meeting.Exchange(rank, std::move(mine));
+        // All listen by now, and nobody has connected.
+        if (rank == 0) {
+          EXPECT_EQ(TcpAddresses(true), (std::multiset<std::string>{addresses.begin(), addresses.end()}));
+        }
+        meeting.Barrier(rank);
+        return Result<std::vector<std::string>>(std::move(all));
+      };
       auto all = Communicator::Connect(std::move(rendezvous), {});
       ASSERT_TRUE(all.ok()) << all.status().ToString();
       EXPECT_FALSE((*all)->shares_memory());
       EXPECT_TRUE((*all)->Barrier().ok());
+      meeting.Barrier(rank);
+      if (rank == 0) {
+        // Ranks 1 and 2 have connected to rank 0, rank 2 to rank 1, and none to the highest.
+        const auto peers = TcpAddresses(false);
+        EXPECT_GT(peers.count(addresses[1]), 0u);
+        EXPECT_EQ(peers.count(addresses[0]), 2 * peers.count(addresses[1]));
+        EXPECT_EQ(peers.count(addresses[2]), 0u);
+      }
+      meeting.Barrier(rank);
     });
   for (std::thread& thread : threads) thread.join();
 }

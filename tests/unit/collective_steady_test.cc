@@ -3,8 +3,12 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <deque>
 #include <new>
+#include <vector>
 
+#include "mlrunner/collective/run/codecs.h"
+#include "tests/unit/collective_gang.h"
 #include "tests/unit/collective_plans.h"
 #include "tests/unit/collective_ranks.h"
 
@@ -57,6 +61,85 @@ TEST(SteadyState, DoesNotAllocate) {
       EXPECT_TRUE(all_well) << algorithm;
       EXPECT_EQ(before, after) << algorithm << " over transport " << static_cast<int>(kind);
     }
+}
+
+// The same of a communicator's blocking calls, with all that lies above an instance: every algorithm that it can run, codecs and mixing
+// matrices too, and more kinds and lengths of calls than are remembered as the last ones. Not what is submitted, whose handles are made at
+// each call, nor what travels as frames of one-sided work: counters of windows, and relaxed windows over TCP.
+TEST(SteadyState, CallsOfACommunicatorDoNotAllocate) {
+  constexpr std::int32_t kRanks = 3;
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) {
+    std::atomic<int> ready{0}, done{0}, read{0};
+    std::atomic<std::uint64_t> before{0}, after{0};
+    std::atomic<bool> all_well{true};
+    std::atomic<int> kinds{0};
+    auto meet = [](std::atomic<int>* count) {
+      ++*count;
+      while (count->load() < kRanks) std::this_thread::yield();
+    };
+    WithRanks(kRanks, Over(wire), [&](Communicator& all, Meeting&) {
+      Codec keeping = SignCodec(64);
+      keeping.error_feedback = true;
+      const Codec min_max = MinMaxCodec(8, 512);
+      const MixingMatrix ring = RingOfNeighbours(kRanks), mean(kRanks, std::vector<double>(kRanks, 1.0 / kRanks));
+      const std::vector<std::int64_t> each(kRanks, 100);
+      std::vector<std::int64_t> received(kRanks);
+      constexpr std::int64_t kCountMax = 40'000;
+      auto pooled = all.Allocate(2 * kCountMax * sizeof(float));
+      bool well = pooled.ok();
+      auto* in = well ? reinterpret_cast<float*>(*pooled) : nullptr;
+      std::vector<float> own(kCountMax), residual(2 * kCountMax);
+      std::deque<Window> windows;  // each belongs to calls of one kind
+
+      std::vector<CollectiveCall> calls;
+      for (const Algorithm& algorithm : Algorithms())
+        for (std::int64_t count : {std::int64_t{1000}, kCountMax}) {
+          CollectiveCall call{.collective = algorithm.collective,
+                              .in = in,
+                              .out = own.data(),
+                              .count = count,
+                              .peer = 1,
+                              .name = "a name that is too long to be kept where a short one is",
+                              .algorithm = algorithm.name};
+          if (algorithm.name == "eager" || algorithm.name == "native") continue;
+          if (algorithm.collective == Collective::kAllToAllV) call.counts = each.data(), call.received = received.data();
+          if (algorithm.codecs != Codecs::kNone) {
+            call.codec = &min_max;
+            calls.push_back(call);
+            call.codec = &keeping;
+            call.residual = residual.data();
+          }
+          if (algorithm.collective == Collective::kMix) {
+            if (wire == Wire::kTcp || algorithm.name == "window") continue;
+            for (const MixingMatrix* matrix : {&ring, &mean}) {
+              auto window = all.MakeWindow(kRanks * kCountMax * sizeof(float));
+              well = well && window.ok();
+              if (!window.ok()) continue;
+              call.mixing = matrix;
+              call.window = &windows.emplace_back(*window);
+              calls.push_back(call);
+            }
+            continue;
+          }
+          calls.push_back(call);
+        }
+      if (all.rank() == 0) kinds = static_cast<int>(calls.size());
+      auto run_all = [&] {
+        for (const CollectiveCall& call : calls) well = well && all.Run(call).ok();
+      };
+      for (int round = 0; round < 3; ++round) run_all();
+      meet(&ready);
+      if (all.rank() == 0) before = allocations.load();
+      for (int round = 0; round < 10; ++round) run_all();
+      meet(&done);
+      if (all.rank() == 0) after = allocations.load();
+      meet(&read);
+      if (!well) all_well = false;
+    });
+    EXPECT_TRUE(all_well);
+    EXPECT_GE(kinds.load(), 20);
+    EXPECT_EQ(before, after) << (wire == Wire::kShared ? "shared memory" : "TCP");
+  }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include "mlrunner/collective/builders/builders.h"
 
 #include <array>
-#include <optional>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,12 +9,37 @@
 namespace ropewalk::collective {
 namespace {
 
-// "ring, chain": those that do `collective`, or all where none is asked for.
-std::string NamesFor(std::optional<Collective> collective) {
+// "ring, chain": those of `table` that `fits` says yes to.
+std::string NamesOf(std::span<const Algorithm> table, const std::function<bool(const Algorithm&)>& fits) {
   std::string names;
-  for (const Algorithm& algorithm : Algorithms())
-    if (!collective.has_value() || algorithm.collective == *collective) names += (names.empty() ? "" : ", ") + std::string(algorithm.name);
+  for (const Algorithm& algorithm : table)
+    if (fits(algorithm)) names += (names.empty() ? "" : ", ") + std::string(algorithm.name);
   return names;
+}
+
+// What no step of a program looks at must not be asked for: it would be left out without a word.
+Status CheckForm(const Algorithm& algorithm, const Request& request) {
+  const std::string name(algorithm.name);
+  const std::size_t given = request.codecs.size();
+  if (request.collective != Collective::kMix && !request.mixing.empty())
+    return Status(Code::kInvalid, "COLL10", name + " mixes by no matrix",
+                  "it does " + std::string(Name(request.collective)) + ", in which all vectors count alike", "leave the matrix out");
+  if (algorithm.codecs == Codecs::kNone && given > 0) {
+    const std::string takers =
+        NamesOf(Algorithms(), [&](const Algorithm& one) { return one.collective == request.collective && one.codecs != Codecs::kNone; });
+    return Status(Code::kInvalid, "COLL10", name + " takes no codec",
+                  "it sends numbers as they are, and \"" + request.codecs[0].name + "\" is asked for",
+                  "leave the codec out" + (takers.empty() ? "" : ", or name an algorithm that encodes: " + takers));
+  }
+  if (algorithm.codecs != Codecs::kNone && given != 1)
+    return Status(Code::kInvalid, "COLL10", name + ": one codec is needed",
+                  "it sends everything encoded, and " + std::to_string(given) + " codecs are given",
+                  "give one (MinMaxCodec, SignCodec), or take an algorithm that sends numbers as they are, such as direct");
+  if (algorithm.codecs == Codecs::kAdditive && !request.codecs[0].additive)
+    return Status(Code::kInvalid, "COLL10", name + " takes additive codecs only",
+                  "it encodes at every hop, and what \"" + request.codecs[0].name + "\" leaves out would add up",
+                  "give an additive codec, or take an algorithm that encodes twice at most, such as sra");
+  return {};
 }
 
 Status Declare(const Algorithm& algorithm, const Request& request, Header* header) {
@@ -25,7 +50,7 @@ Status Declare(const Algorithm& algorithm, const Request& request, Header* heade
   header->channel_count = 1;
   std::string name(algorithm.name);
   if (request.collective != algorithm.collective) {
-    const std::string names = NamesFor(request.collective);
+    const std::string names = NamesOf(Algorithms(), [&](const Algorithm& one) { return one.collective == request.collective; });
     return Status(Code::kInvalid, "COLL10", name + " does no " + std::string(Name(request.collective)),
                   "it is for " + std::string(Name(algorithm.collective)),
                   names.empty() ? "give an Algorithm of your own; none of the table's does it" : "name one that does: " + names);
@@ -43,14 +68,8 @@ Status Declare(const Algorithm& algorithm, const Request& request, Header* heade
   if (request.deterministic && !algorithm.deterministic)
     return Status(Code::kInvalid, "COLL10", name + " is not possible in deterministic mode",
                   "it adds in an order of its own; deterministic mode fixes the left fold over the ranks", "use direct or chain");
+  RETURN_IF_ERROR(CheckForm(algorithm, request));
   return algorithm.declare(header);
-}
-
-Result<const Algorithm*> Find(std::string_view name) {
-  for (const Algorithm& algorithm : Algorithms())
-    if (algorithm.name == name) return &algorithm;
-  return Status(Code::kNotFound, "COLL11", "there is no algorithm \"" + std::string(name) + "\"", "there are " + NamesFor({}),
-                "name one of these, or none: then one is chosen by size and wire");
 }
 
 Program Write(const Algorithm& algorithm, const Header& header, std::int32_t rank) {
@@ -71,8 +90,16 @@ std::span<const Algorithm> Algorithms() {
   return kAll;
 }
 
+Result<const Algorithm*> FindAlgorithm(std::span<const Algorithm> table, std::string_view name) {
+  for (const Algorithm& algorithm : table)
+    if (algorithm.name == name) return &algorithm;
+  return Status(Code::kNotFound, "COLL11", "there is no algorithm \"" + std::string(name) + "\"",
+                "there are " + NamesOf(table, [](const Algorithm&) { return true; }),
+                "name one of these, or none: then one is chosen by size and wire");
+}
+
 Result<Plan> BuildPlan(std::string_view name, const Request& request) {
-  ASSIGN_OR_RETURN(const Algorithm* algorithm, Find(name));
+  ASSIGN_OR_RETURN(const Algorithm* algorithm, FindAlgorithm(Algorithms(), name));
   return BuildPlan(*algorithm, request);
 }
 
@@ -86,7 +113,7 @@ Result<Plan> BuildPlan(const Algorithm& algorithm, const Request& request) {
 }
 
 Result<RankPlan> BuildProgram(std::string_view name, const Request& request, std::int32_t rank) {
-  ASSIGN_OR_RETURN(const Algorithm* algorithm, Find(name));
+  ASSIGN_OR_RETURN(const Algorithm* algorithm, FindAlgorithm(Algorithms(), name));
   return BuildProgram(*algorithm, request, rank);
 }
 

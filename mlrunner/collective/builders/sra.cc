@@ -13,11 +13,6 @@ namespace {
 constexpr std::int32_t kParts = 2, kSum = 3, kCodedSum = 4, kResidual = 5, kSumResidual = 6;
 
 Status DeclareSra(Header* header) {
-  if (header->request.codecs.size() != 1)
-    return Status(
-        Code::kInvalid, "COLL10", "sra: one codec is needed",
-        "scatter-reduce-allgather sends everything encoded, and " + std::to_string(header->request.codecs.size()) + " codecs are given",
-        "give one (MinMaxCodec, SignCodec), or take an algorithm that sends numbers as they are, such as direct");
   DeclareInOut(header);
   DeclareScratch(header, "parts", Element::kByte);
   DeclareScratch(header, "sum", Element::kAccumulator);
@@ -65,6 +60,6 @@ void PromiseSra(PostWriter& post) {
 
 }  // namespace
 
-const Algorithm kSra{"sra", Collective::kAllreduce, false, DeclareSra, WriteSra, PromiseSra};
+const Algorithm kSra{"sra", Collective::kAllreduce, false, DeclareSra, WriteSra, PromiseSra, Codecs::kAny};
 
 }  // namespace ropewalk::collective

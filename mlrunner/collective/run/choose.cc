@@ -14,13 +14,13 @@ constexpr std::int64_t kTcpSegmentBytes = 512 << 10;
 
 }  // namespace
 
-Choice Choose(const Request& request, std::int64_t count, bool shares_memory, std::int64_t segment_bytes) {
+Choice Choose(const Request& request, bool is_coded, std::int64_t count, bool shares_memory, std::int64_t segment_bytes) {
   const std::int64_t bytes = count * static_cast<std::int64_t>(SizeOf(request.dtype));
   const bool is_small = bytes <= (shares_memory ? kSmallSharedBytes : kSmallTcpBytes);
   Choice choice{.segment_bytes = segment_bytes > 0 ? segment_bytes : shares_memory ? kSharedSegmentBytes : kTcpSegmentBytes};
   switch (request.collective) {
     case Collective::kAllreduce:
-      if (!request.codecs.empty()) {
+      if (is_coded) {
         choice.algorithm = "sra";
         break;
       }

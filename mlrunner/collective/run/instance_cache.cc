@@ -3,56 +3,62 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 namespace ropewalk::collective {
 
-bool InstanceCache::Kind::IsOf(std::string_view wanted, const Request& request) const {
-  return algorithm == wanted && collective == request.collective && dtype == request.dtype && op == request.op && root == request.root &&
-         peer == request.peer && channels == request.channels && slots == request.slots && deterministic == request.deterministic &&
-         segment_bytes == request.segment_bytes && codec.empty() && request.codecs.empty() && mixing == request.mixing;
+namespace {
+
+template <typename T>
+std::partial_ordering ByContent(const T* a, const T* b) {
+  if (a == nullptr || b == nullptr) return (a != nullptr) <=> (b != nullptr);
+  return *a <=> *b;
 }
 
-Result<InstanceCache::Plans::iterator> InstanceCache::PlanOf(std::string_view algorithm, const Request& request) {
-  Kind kind{.algorithm = std::string(algorithm),
-            .collective = request.collective,
-            .dtype = request.dtype,
-            .op = request.op,
-            .root = request.root,
-            .peer = request.peer,
-            .channels = request.channels,
-            .slots = request.slots,
-            .deterministic = request.deterministic,
-            .segment_bytes = request.segment_bytes,
-            .codec = {},
-            .mixing = request.mixing};
-  for (const Codec& codec : request.codecs)
-    kind.codec += codec.name + " " + std::to_string(codec.bits) + " " + std::to_string(codec.bucket_elements) + " " +
-                  std::to_string(codec.bucket_header_bytes) + (codec.error_feedback ? " feedback" : "");
-  auto found = plans_.find(kind);
-  if (found == plans_.end()) {
-    auto built = std::make_unique<Built>();
-    ASSIGN_OR_RETURN(built->plan, BuildProgram(algorithm, request, rank_));
-    if (built->plan.header.counter_count > 0) {
-      ASSIGN_OR_RETURN(Plan all, BuildPlan(algorithm, request));
-      built->raises = RaisesOf(all, rank_);
-    }
-    while (plans_.size() >= kPlansMax && DropOldestPlan()) continue;
-    found = plans_.emplace(std::move(kind), std::move(built)).first;
-    ++built_;
+// All of a request but its vectors.
+auto Numbers(const Request& r) {
+  return std::tie(r.collective, r.dtype, r.op, r.ranks, r.root, r.peer, r.deterministic, r.channels, r.segment_bytes, r.slots, r.quorum);
+}
+
+}  // namespace
+
+std::partial_ordering operator<=>(const Asked& a, const Asked& b) {
+  if (auto order = a.algorithm <=> b.algorithm; order != 0) return order;
+  if (auto order = Numbers(*a.request) <=> Numbers(*b.request); order != 0) return order;
+  if (auto order = ByContent(a.codec, b.codec); order != 0) return order;
+  return ByContent(a.mixing, b.mixing);
+}
+
+Result<InstanceCache::Plans::iterator> InstanceCache::PlanOf(const Asked& asked) {
+  auto found = plans_.find(asked);
+  if (found != plans_.end()) return found;
+  Kind kind{.algorithm = std::string(asked.algorithm), .request = *asked.request};
+  kind.request.codecs.clear();
+  kind.request.mixing.clear();
+  if (asked.codec != nullptr) kind.request.codecs = {*asked.codec};
+  if (asked.mixing != nullptr) kind.request.mixing = *asked.mixing;
+  ASSIGN_OR_RETURN(const Algorithm* algorithm, FindAlgorithm(algorithms_, asked.algorithm));
+  auto built = std::make_unique<Built>();
+  ASSIGN_OR_RETURN(built->plan, BuildProgram(*algorithm, kind.request, rank_));
+  if (built->plan.header.counter_count > 0) {
+    ASSIGN_OR_RETURN(Plan all, BuildPlan(*algorithm, kind.request));
+    built->raises = RaisesOf(all, rank_);
   }
-  return found;
+  while (plans_.size() >= kPlansMax && DropOldestPlan()) continue;
+  ++built_;
+  return plans_.emplace(std::move(kind), std::move(built)).first;
 }
 
-Result<Instance*> InstanceCache::Take(std::string_view algorithm, const Request& request, std::int64_t count) {
+Result<Instance*> InstanceCache::Take(const Asked& asked, std::int64_t count) {
   std::lock_guard lock(mutex_);
   for (Entry* recent : recent_)
-    if (recent != nullptr && !recent->is_taken && recent->key.count == count && recent->kind->IsOf(algorithm, request)) {
+    if (recent != nullptr && !recent->is_taken && recent->key.count == count && (recent->kind->asked() <=> asked) == 0) {
       recent->is_taken = true;
       --resting_;
       return recent->instance.get();
     }
-  ASSIGN_OR_RETURN(auto plan, PlanOf(algorithm, request));
+  ASSIGN_OR_RETURN(auto plan, PlanOf(asked));
   const Key key{.plan = plan->second.get(), .count = count};
   auto [begin, end] = entries_.equal_range(key);
   for (auto it = begin; it != end; ++it) {
@@ -63,7 +69,8 @@ Result<Instance*> InstanceCache::Take(std::string_view algorithm, const Request&
   }
   Sizes sizes{.count = count};
   // Learned at each call.
-  if (request.collective == Collective::kAllToAllV) sizes.table.resize(static_cast<std::size_t>(request.ranks) * request.ranks);
+  if (asked.request->collective == Collective::kAllToAllV)
+    sizes.table.resize(static_cast<std::size_t>(asked.request->ranks) * asked.request->ranks);
   Means means = means_;
   means.raises = key.plan->raises;
   const RankPlan& of = key.plan->plan;

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,15 +24,26 @@
 
 namespace ropewalk::collective {
 
+// All that a plan depends on, where it lies: in a call's arguments or in the cache. So what rests is found without a copy of it.
+struct Asked {
+  std::string_view algorithm;
+  const Request* request = nullptr;      // its codecs and its matrix are not looked at
+  const Codec* codec = nullptr;          // null: none
+  const MixingMatrix* mixing = nullptr;  // null: none
+};
+std::partial_ordering operator<=>(const Asked& a, const Asked& b);
+
 class InstanceCache {
  public:
   static constexpr std::size_t kPlansMax = 256;
   static constexpr std::size_t kRestingMax = 512;  // instances; each has its scratch in the pool
 
-  InstanceCache(std::int32_t rank, Transport* transport, const Means& means) : rank_(rank), transport_(transport), means_(means) {}
+  // `algorithms`: those that can be asked for.
+  InstanceCache(std::int32_t rank, Transport* transport, const Means& means, std::span<const Algorithm> algorithms = Algorithms())
+      : rank_(rank), transport_(transport), means_(means), algorithms_(algorithms) {}
 
-  // Of `algorithm` for `request`, at `count` elements.
-  Result<Instance*> Take(std::string_view algorithm, const Request& request, std::int64_t count);
+  // Of what is asked for, at `count` elements. Does not allocate where one rests.
+  Result<Instance*> Take(const Asked& asked, std::int64_t count);
   void GiveBack(Instance* instance);
 
   struct Counts {
@@ -41,19 +53,21 @@ class InstanceCache {
   Counts counts() const;
 
  private:
-  // All of a request that a communicator's calls can set.
   struct Kind {
     std::string algorithm;
-    Collective collective;
-    Dtype dtype;
-    ReduceOp op;
-    std::int32_t root, peer, channels, slots;
-    bool deterministic;
-    std::int64_t segment_bytes;
-    std::string codec;  // all of it
-    std::vector<std::vector<double>> mixing;
-    auto operator<=>(const Kind&) const = default;
-    bool IsOf(std::string_view wanted, const Request& request) const;
+    Request request;
+    Asked asked() const {
+      return {.algorithm = algorithm,
+              .request = &request,
+              .codec = request.codecs.empty() ? nullptr : request.codecs.data(),
+              .mixing = request.mixing.empty() ? nullptr : &request.mixing};
+    }
+  };
+  struct Before {
+    using is_transparent = void;
+    static Asked Look(const Asked& asked) { return asked; }
+    static Asked Look(const Kind& kind) { return kind.asked(); }
+    bool operator()(const auto& a, const auto& b) const { return (Look(a) <=> Look(b)) < 0; }
   };
   struct Built {
     RankPlan plan;
@@ -71,8 +85,8 @@ class InstanceCache {
     bool is_taken = false;
     std::uint64_t last_used = 0;
   };
-  using Plans = std::map<Kind, std::unique_ptr<Built>>;
-  Result<Plans::iterator> PlanOf(std::string_view algorithm, const Request& request);
+  using Plans = std::map<Kind, std::unique_ptr<Built>, Before>;
+  Result<Plans::iterator> PlanOf(const Asked& asked);
   using Entries = std::multimap<Key, Entry>;
   void DropOldest();
   // With its instances. False: all are in use.
@@ -82,6 +96,7 @@ class InstanceCache {
   const std::int32_t rank_;
   Transport* const transport_;
   const Means means_;
+  const std::span<const Algorithm> algorithms_;
   mutable std::mutex mutex_;
   Plans plans_;
   Entries entries_;
