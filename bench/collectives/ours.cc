@@ -1,46 +1,51 @@
 // The contestant of the house: ranks as processes that connect as those of a gang do.
 //
-// usage: bench_allreduce RANKS shared|tcp SECONDS_OF_SIZE [ALGORITHM]     lines of JSON, then the interpreter's steps of rank 0
+// usage: bench_allreduce RANKS shared|tcp SECONDS_OF_SIZE [ALGORITHM]     lines of JSON
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "bench/collectives/sweep.h"
 #include "bench/hub.h"
+#include "bench/must.h"
 #include "mlrunner/collective/communicator.h"
+#include "mlrunner/collective/run/choose.h"
+#include "mlrunner/collective/simulate.h"
 
 using ropewalk::Result;
-using ropewalk::Status;
 namespace bench = ropewalk::bench;
 namespace collective = ropewalk::collective;
 
+using bench::Must;
+
 namespace {
 
-void Must(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  std::_Exit(1);
+// Of this rank's program for the vector: of the algorithm that is named, or of the one that a communicator chooses.
+std::uint64_t StepsOf(const collective::Communicator& all, const char* algorithm, std::int64_t count) {
+  collective::Request request{.ranks = all.ranks()};
+  const collective::Choice choice = collective::Choose(request, false, count, all.shares_memory(), 0);
+  request.segment_bytes = choice.segment_bytes;
+  request.channels = choice.channels;
+  const auto plan = Must(collective::BuildProgram(*algorithm != '\0' ? algorithm : choice.algorithm, request, all.rank()));
+  return Must(collective::CountSteps(plan.header, plan.program, {.count = count}));
 }
 
 int RunRank(int rank, int ranks, collective::Wire wire, double seconds, const char* algorithm, int hub, sweep::Shared* shared) {
   collective::Rendezvous rendezvous{.rank = rank, .ranks = ranks, .machine = "here"};
   rendezvous.exchange = [&](const std::string& mine) { return Result<std::vector<std::string>>(bench::Exchange(hub, mine, ranks)); };
-  auto connected = collective::Communicator::Connect(std::move(rendezvous), {.wire = wire});
-  Must(connected.ok() ? Status() : connected.status());
-  collective::Communicator& all = **connected;
-  auto in = all.Allocate(sweep::kBytesMax), out = all.Allocate(sweep::kBytesMax);
-  Must(in.ok() ? Status() : in.status());
-  Must(out.ok() ? Status() : out.status());
-  sweep::Contestant contestant{.rank = rank, .ranks = ranks, .in = reinterpret_cast<float*>(*in), .out = reinterpret_cast<float*>(*out)};
+  const auto connected = Must(collective::Communicator::Connect(std::move(rendezvous), {.wire = wire}));
+  collective::Communicator& all = *connected;
+  char *const in = Must(all.Allocate(sweep::kBytesMax)), *const out = Must(all.Allocate(sweep::kBytesMax));
+  sweep::Contestant contestant{.rank = rank, .ranks = ranks, .in = reinterpret_cast<float*>(in), .out = reinterpret_cast<float*>(out)};
   contestant.meet = [&] { Must(all.Barrier()); };
   contestant.reduce = [&](std::size_t count) {
     Must(all.AllReduce(
         {.in = contestant.in, .out = contestant.out, .count = static_cast<std::int64_t>(count), .name = "bench", .algorithm = algorithm}));
   };
+  contestant.steps = [&] { return all.steps(); };
+  contestant.steps_of = [&](std::size_t count) { return StepsOf(all, algorithm, static_cast<std::int64_t>(count)); };
   sweep::Run(contestant, shared, seconds);
-  if (rank == 0) std::printf("{\"steps\": %llu}\n", static_cast<unsigned long long>(all.steps()));
-  // No path beside the interpreter.
-  return all.steps() > 0 ? 0 : 1;
+  return 0;
 }
 
 }  // namespace
