@@ -120,6 +120,35 @@ TEST_P(OneSidedRuns, OrderedWindowsMixExactlyAndHaveTheTraceOfVirtualTime) {
       }
 }
 
+// Who reads what is open; who puts what where, and in which order, is not.
+TEST_P(OneSidedRuns, RelaxedWindowsHaveTheTraceOfVirtualTime) {
+  for (std::int32_t ranks : {2, 3, 5})
+    for (std::int64_t count : {std::int64_t{1}, std::int64_t{3001}}) {
+      Plan plan = Built(BuildPlan("window_relaxed", {.collective = Collective::kMix, .ranks = ranks, .mixing = RingOfNeighbours(ranks)}));
+      Fabric fabric(GetParam(), ranks, plan.header.channel_count + 1);
+      Windows windows(&fabric, plan, {.count = count});
+      Trace trace(ranks);
+      std::vector<std::uint64_t> steps(ranks);
+      OnAllRanks(ranks, [&](std::int32_t rank) {
+        auto instance = windows.Make(plan, rank, {.count = count});
+        ASSERT_TRUE(instance.ok()) << instance.status().ToString();
+        std::vector<float> in(count, 1), out(count);
+        ASSERT_TRUE((*instance)->Bind(std::vector<void*>{in.data(), out.data()}).ok());
+        (*instance)->Record(&trace[rank]);
+        Status status = (*instance)->Run();
+        ASSERT_TRUE(status.ok()) << status.ToString();
+        steps[rank] = (*instance)->steps();
+        windows.ServeUntilAllAreDone(rank);
+      });
+      auto simulated = Simulate(plan, {.sizes = {.count = count}, .trace = true});
+      ASSERT_TRUE(simulated.ok());
+      EXPECT_EQ(ByChannel(std::move(trace)), simulated->trace) << ranks << " " << count;
+      std::uint64_t all = 0;
+      for (std::uint64_t one : steps) all += one;
+      EXPECT_EQ(all, simulated->steps);
+    }
+}
+
 // Everybody puts without order; whatever is read is one put, whole. Where windows are mapped they go on until ranks have often come while
 // another one was at it; that a put over sockets is under way while its window is read, and what this looks like without the lock, is in
 // collective_one_sided_torn_test.cc.

@@ -57,8 +57,24 @@ inline std::vector<Case> AllCases(std::int32_t ranks, std::int64_t segment_bytes
   add("all_to_all_v", {.collective = Collective::kAllToAllV});
   add("eager", {.slots = 1, .quorum = ranks});
   add("window", {.collective = Collective::kMix, .mixing = RingOfNeighbours(ranks)});
+  add("window_relaxed", {.collective = Collective::kMix, .mixing = RingOfNeighbours(ranks)});
   add("native", {});
   return cases;
+}
+
+// What a run of a plan takes beside a transport.
+enum class Needs {
+  kNothing,
+  kOneSided,  // windows or counters: those of OneSided
+  kLibrary,   // a NativeBackend
+};
+inline Needs NeedsOf(const Plan& plan) {
+  for (const Program& program : plan.programs)
+    for (const Step& step : program.steps)
+      if (step.op == Op::kNative) return Needs::kLibrary;
+  for (const Buffer& buffer : plan.header.buffers)
+    if (buffer.role == Role::kWindow) return Needs::kOneSided;
+  return plan.header.counter_count > 0 ? Needs::kOneSided : Needs::kNothing;
 }
 
 inline std::string Name(const Case& one) {
