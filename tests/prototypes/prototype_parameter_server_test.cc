@@ -193,21 +193,18 @@ class Server {
 
 KernelTable KernelsOf(World& world, std::int32_t rank) {
   KernelTable table = CpuKernels();
-  auto pair = [&world, rank](const OpDef* def) {
-    std::string channel = ChannelOf(def == &kLookup ? "lookup" : "push", rank);
-    return std::pair(Message(world, channel, rank, rank, Dtype::kI32),
-                     Message(world, channel, rank, def == &kLookup ? 0 : rank, Dtype::kF32));
-  };
   for (const OpDef* def : {&kLookup, &kPushRows}) {
-    table.Add(*def, Device::kCpu, Dtype::kF32, [pair, def](const KernelRequest&) -> Result<CompiledKernel> {
-      auto [ids, rows] = pair(def);
+    table.Add(*def, Device::kCpu, Dtype::kF32, [&world, rank, def](const KernelRequest&) -> Result<CompiledKernel> {
+      const std::string channel = ChannelOf(def == &kLookup ? "lookup" : "push", rank);
+      auto ids = Message(world, channel, rank, rank, Dtype::kI32);
+      auto rows = Message(world, channel, rank, def == &kLookup ? 0 : rank, Dtype::kF32);
       CompiledKernel kernel;
-      kernel.run = [ids = ids, rows = rows, def](const KernelCall& call) {
+      kernel.run = [ids, rows, def](const KernelCall& call) {
         ids->Start(call.in[1], nullptr);
         rows->Start(def == &kLookup ? nullptr : call.in[2], def == &kLookup ? call.out[1] : nullptr);
         return Status();
       };
-      kernel.wait = [ids = ids, rows = rows] {
+      kernel.wait = [ids, rows] {
         Status status = ids->Wait();
         return status.ok() ? rows->Wait() : status;
       };

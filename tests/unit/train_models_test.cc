@@ -10,6 +10,7 @@
 #include "mlrunner/graph/passes/pass.h"
 #include "mlrunner/kernels/reference.h"
 #include "mlrunner/models/gpt.h"
+#include "mlrunner/models/layers.h"
 #include "mlrunner/models/mlp.h"
 
 namespace ropewalk::mlrunner {
@@ -108,6 +109,28 @@ TEST(Models, MlpShapesAndSizes) {
   EXPECT_EQ(built.parameters,
             (std::vector<std::string>{"layer0/linear/w", "layer0/linear/b", "layer1/linear/w", "layer1/linear/b", "out/w", "out/b"}));
   EXPECT_EQ(BuildMlp({.hidden = {}, .classes = 10}, 784).numbers, 7850);
+}
+
+// As docs/mlrunner.md shows it: x (..., width) + a map of its norm through `hidden` numbers and back.
+Value Residual(Layers& m, const std::string& name, const Value& x, std::int64_t width, std::int64_t hidden) {
+  Value up = Gelu(m.Linear(name + "/up", m.Norm(name + "/norm", x), hidden, FanIn(x, 2)));
+  return x + m.Linear(name + "/down", up, width, FanIn(up, 1));
+}
+
+TEST(Models, ALayerIsAFunction) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF32, {b.NewSymbol("B"), 6}), labels = b.Input("labels", Dtype::kI32, {x.dim(0)});
+  Layers m(b);
+  Value h = Residual(m, "first", x, 6, 8);
+  h = Residual(m, "second", h, 6, 5);
+  Value logits = m.Linear("out", h, kVocabulary, FanIn(h, 1));
+  Built built = Finish(b, {logits, m.parameters()}, labels);
+  EXPECT_EQ(built.logits, "(B, 7)");
+  EXPECT_EQ(built.parameters, (std::vector<std::string>{"first/norm/gain", "first/norm/bias", "first/up/w", "first/up/b", "first/down/w",
+                                                        "first/down/b", "second/norm/gain", "second/norm/bias", "second/up/w",
+                                                        "second/up/b", "second/down/w", "second/down/b", "out/w", "out/b"}));
+  EXPECT_EQ(built.numbers, 2 * 12 + (6 * 8 + 8 + 8 * 6 + 6) + (6 * 5 + 5 + 5 * 6 + 6) + 6 * 7 + 7);
+  GradientsAreDifferences(built, kVocabulary);
 }
 
 TEST(Models, GptShapesAndSizes) {
