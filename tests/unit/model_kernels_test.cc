@@ -213,6 +213,8 @@ TEST(CpuKernels, Rows) {
            }},
           {"gather", {{9, 33}}, with_gradient([](Builder& b, const Vars& v) { return Gather(v[0], Ints(b, {8, 0, 8, 2})); })},
           {"pool", {{2, 3, 9, 8}}, with_gradient([](Builder&, const Vars& v) { return MaxPool2D(v[0], 2, 2); })},
+          {"average pool", {{2, 3, 9, 8}}, with_gradient([](Builder&, const Vars& v) { return AvgPool2D(v[0], 2, 2); })},
+          {"average pool, windows overlap", {{2, 3, 9, 8}}, with_gradient([](Builder&, const Vars& v) { return AvgPool2D(v[0], 3, 2); })},
           {"adamw",
            {{1000}, {1000}, {1000}, {1000}},
            [](Builder& b, const Vars& v) {
