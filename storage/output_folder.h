@@ -6,7 +6,7 @@
 //
 //   out                                   the final name; exists only complete
 //   .out.ropewalk-<key>/a/<part>.<attempt>   what attempts write
-//   .out.ropewalk-<key>/p/part-00000         what will be published
+//   .out.ropewalk-<key>/commit/              what will be published (storage/commit_output.h)
 //
 // Thread rule: one writer a thread; Commit() in one place at a time.
 #pragma once

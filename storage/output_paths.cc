@@ -34,9 +34,13 @@ OutputPaths PathsOf(const OutputSpec& spec) {
   paths.parent = slash == std::string::npos ? "." : slash == 0 ? "/" : paths.final_folder.substr(0, slash);
   paths.hidden = prefix + "." + NamePiece(name) + ".ropewalk-" + NamePiece(spec.key);
   paths.attempts = paths.hidden + "/a";
-  paths.parts = paths.hidden + "/p";
-  paths.replaced = paths.hidden + "/old";
+  paths.commit = paths.hidden + "/commit";
   return paths;
+}
+
+CommitPaths CommitPathsOf(const std::string& commit, const std::string& attempt) {
+  const std::string folder = commit + "/" + attempt;
+  return {folder, folder + "/p", folder + "/ready", folder + "/old"};
 }
 
 std::string PartName(const OutputSpec& spec, std::uint32_t part) {
@@ -74,6 +78,25 @@ Result<PartFacts> DecodePart(std::string_view bytes) {
     return Status(Code::kDataLoss, "OUT07", "what a task said of its output file cannot be read",
                   "its bytes are damaged or of another version");
   return facts;
+}
+
+Result<std::vector<PartFacts>> DecodeParts(std::span<const std::string> winners) {
+  std::vector<PartFacts> parts;
+  for (const std::string& winner : winners) {
+    auto facts = DecodePart(winner);
+    if (!facts.ok()) return facts.status();
+    parts.push_back(*facts);
+  }
+  return parts;
+}
+
+OutputTotals Sum(const std::vector<PartFacts>& parts) {
+  OutputTotals totals;
+  for (const PartFacts& part : parts) {
+    totals.records += part.records;
+    totals.bytes += part.bytes;
+  }
+  return totals;
 }
 
 Status OutputError(int error_number, const std::string& what) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "storage/file_system.h"
@@ -16,10 +18,19 @@ struct OutputPaths {
   std::string parent;
   std::string hidden;    // .out.ropewalk-<key>
   std::string attempts;  // hidden/a
-  std::string parts;     // hidden/p
-  std::string replaced;  // hidden/old: the former output, where folders cannot be exchanged in one step
+  std::string commit;    // hidden/commit
 };
 OutputPaths PathsOf(const OutputSpec& spec);
+
+// What commit_output.h describes, of one attempt.
+struct CommitPaths {
+  std::string folder;    // commit/<attempt>
+  std::string gathered;  // .../p
+  std::string ready;     // .../ready
+  std::string replaced;  // .../old
+};
+CommitPaths CommitPathsOf(const std::string& commit, const std::string& attempt);
+
 std::string PartName(const OutputSpec& spec, std::uint32_t part);
 std::string AttemptPath(const OutputPaths& paths, std::uint32_t part, std::uint32_t attempt);
 
@@ -33,6 +44,8 @@ struct PartFacts {
 };
 std::string EncodePart(const PartFacts& facts);
 Result<PartFacts> DecodePart(std::string_view bytes);
+Result<std::vector<PartFacts>> DecodeParts(std::span<const std::string> winners);
+OutputTotals Sum(const std::vector<PartFacts>& parts);
 
 // A failure of an output's disk belongs to the user, who chose the folder: it must end the job after the usual tries with this message, not
 // send the work from machine to machine for ever.

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/job_name.h"
 #include "dag/plan/actions.h"
+#include "storage/commit_output.h"
 #include "storage/output_owner.h"
 
 namespace ropewalk::dag {
@@ -49,7 +50,7 @@ void AddOutputStages(PlanNode& action, StageSpec write, const storage::OutputSpe
   commit.program = [spec, files](TaskContext& context, TaskResult* result) -> Status {
     const TaskInput* parts = context.InputOf(files);
     if (parts == nullptr) return Status(Code::kInternal, "PLAN03", "the commit of " + spec.folder + " has no parts");
-    RETURN_IF_ERROR(storage::CommitOutput(spec, parts->values));
+    RETURN_IF_ERROR(storage::CommitOutput(spec, parts->values, context.id.attempt));
     ASSIGN_OR_RETURN(storage::OutputTotals totals, storage::TotalsOf(parts->values));
     result->value = EncodeWritten(Written{totals.records, totals.bytes, static_cast<std::uint32_t>(parts->values.size())});
     result->content_hash = Checksum64(result->value);

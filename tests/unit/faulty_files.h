@@ -24,6 +24,7 @@ class FaultyFiles final : public FileSystem {
   bool torn = false;            // an append that fails leaves half of its bytes
   bool simple_renames = false;  // as NFS: no flags
   int operations = 0;
+  std::function<void(int operation)> before;  // called before each, with its number
 
   int Create(const std::string& path, std::unique_ptr<WritableFile>* file) override {
     if (int e = Fault(); e != 0) return e;
@@ -80,6 +81,7 @@ class FaultyFiles final : public FileSystem {
   };
   int Fault() {
     int n = operations++;
+    if (before) before(n);
     return fail_at >= 0 && (n == fail_at || (crash && n > fail_at)) ? error : 0;
   }
   int Pass(const std::function<int()>& real) {

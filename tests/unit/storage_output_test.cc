@@ -265,7 +265,7 @@ TEST_F(Output, AMissingOrChangedWinnerIsDataLoss) {
   EXPECT_EQ(CommitOutput(spec_, winners).code(), Code::kDataLoss);
   winners = Winners();
   fs::remove(path);
-  fs::remove(root_ + "/.out.ropewalk-job-1-action-2/p/part-00001");
+  fs::remove(root_ + "/.out.ropewalk-job-1-action-2/commit/0/p/part-00001");
   Status status = CommitOutput(spec_, winners);
   EXPECT_EQ(status.code(), Code::kDataLoss);
   EXPECT_EQ(status.tag(), "OUT07");

@@ -110,12 +110,13 @@ TEST_F(Stale, OnlyWhatDeadOwnersLeftInTheFolderGoes) {
 }
 
 TEST_F(Stale, AFormerOutputThatAKilledCommitHadMovedAwayComesBack) {
-  fs::create_directories(root_ + "/.out.ropewalk-old-1-" + dead_ + "/old");
-  std::ofstream(root_ + "/.out.ropewalk-old-1-" + dead_ + "/old/part-00000") << "precious";
+  const std::string commit = "/.out.ropewalk-old-1-" + dead_ + "/commit/7";
+  for (const char* name : {"/old", "/ready"}) fs::create_directories(root_ + commit + name);
+  std::ofstream(root_ + commit + "/old/part-00000") << "precious";
   RemoveStaleOutputs(spec_);
   EXPECT_EQ(Names(), std::vector<std::string>{"out"});
   EXPECT_TRUE(fs::exists(root_ + "/out/part-00000"));
-  fs::create_directories(root_ + "/.another.ropewalk-old-1-" + dead_ + "/old");
+  for (const char* name : {"/old", "/ready"}) fs::create_directories(root_ + "/.another.ropewalk-old-1-" + dead_ + "/commit/0" + name);
   RemoveStaleOutputs(spec_);
   EXPECT_EQ(Names(), (std::vector<std::string>{"another", "out"})) << "another output's too";
   EXPECT_EQ(CheckOutput(spec_, {}).tag(), "OUT01") << "it is there again, and not overwritten unasked";
