@@ -3,14 +3,44 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <utility>
+
+#include "base/bytes.h"
+#include "storage/list_inputs.h"
 
 #include "base/escape.h"
 
 namespace ropewalk::dag {
 
 namespace {
+
 constexpr std::uint64_t kVectorBytesMax = 64u << 20;
+
+// What the driver found, for every replica.
+struct Walked {
+  storage::InputListing listing;
+  std::vector<std::string> folders;  // of which all files are input
+};
+
+std::string EncodeWalked(const Walked& walked) {
+  std::string bytes;
+  ByteWriter out(&bytes);
+  out.Sized(storage::EncodeListing(walked.listing));
+  out.Varint(walked.folders.size());
+  for (const std::string& folder : walked.folders) out.Sized(folder);
+  return bytes;
 }
+
+Result<Walked> DecodeWalked(std::string_view bytes) {
+  ByteReader in(bytes);
+  Walked walked;
+  ASSIGN_OR_RETURN(walked.listing, storage::DecodeListing(in.Sized()));
+  for (std::uint64_t folders = in.Varint(); in.ok() && folders > 0; --folders) walked.folders.emplace_back(in.Sized());
+  if (!in.ok() || !in.empty()) return Status(Code::kDataLoss, "IO06", "an input listing cannot be read", "its bytes are damaged");
+  return walked;
+}
+
+}  // namespace
 
 Session::Session(SessionOptions options)
     : keep_(std::move(options.keep)),
@@ -51,17 +81,18 @@ Result<std::string> Session::Guarded(const std::string& name, const std::functio
 
 std::shared_ptr<const FilePartitions> Session::ListFiles(const InputPaths& paths, std::uint32_t record_bytes) {
   std::string bytes = OnceBytes(NextOnceName("listing"), [&]() -> Result<std::string> {
-    ASSIGN_OR_RETURN(storage::InputListing listing, storage::ListInputs(paths.paths(), settings().work_dir));
-    for (const storage::InputFile& file : listing.files)
+    Walked walked;
+    ASSIGN_OR_RETURN(walked.listing, storage::ListInputs(paths.paths(), settings().work_dir, &walked.folders));
+    for (const storage::InputFile& file : walked.listing.files)
       if (record_bytes != 0) RETURN_IF_ERROR(storage::CheckFixedRecords(file, record_bytes));
-    return storage::EncodeListing(listing);
+    return EncodeWalked(walked);
   });
-  Result<storage::InputListing> listing = storage::DecodeListing(bytes);
-  if (!listing.ok()) context_->Fail(listing.status());
-  for (const storage::InputFile& file : listing->files) context_->AddInputPath(file.path);
-  // As typed too: an output below a folder that is read would be input of the next run, though no file of it is listed yet.
-  for (const std::string& path : paths.paths()) context_->AddInputPath(path.starts_with('/') ? path : settings().work_dir + "/" + path);
-  return Partition(*std::move(listing), settings(), record_bytes);
+  Result<Walked> walked = DecodeWalked(bytes);
+  if (!walked.ok()) context_->Fail(walked.status());
+  for (const storage::InputFile& file : walked->listing.files) context_->AddInputPath(file.path);
+  // An output below a folder that is read would be input of the next run, though no file of it is listed yet.
+  for (std::string& folder : walked->folders) context_->AddInputPath(std::move(folder));
+  return Partition(std::move(walked->listing), settings(), record_bytes);
 }
 
 PlanNodePtr Session::NewFileNode(const char* op, Site site, const FilePartitions& files, std::uint64_t fingerprint) {

@@ -1,12 +1,17 @@
 // What must be refused before a job does any work.
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "storage/io_error.h"
 #include "storage/output_paths.h"
@@ -47,14 +52,57 @@ Status Refused(std::string tag, std::string what, std::string why, std::string f
   return Status(Code::kUserError, std::move(tag), std::move(what), std::move(why), std::move(fix));
 }
 
-// A pattern's files lie below its folders without wildcards.
-std::string WithoutPattern(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::exists(path, error)) return path;
-  std::size_t wild = path.find_first_of("*?[");
-  if (wild == std::string::npos) return path;
-  std::size_t slash = path.rfind('/', wild);
-  return slash == std::string::npos || slash == 0 ? path : path.substr(0, slash);
+std::string HomeOf(uid_t user) {
+  char buffer[16 << 10];
+  passwd entry, *found = nullptr;
+  if (getpwuid_r(user, &entry, buffer, sizeof buffer, &found) != 0 || found == nullptr || found->pw_dir == nullptr) return {};
+  return found->pw_dir;
+}
+
+// Whether `output` is or holds the home of somebody. $HOME alone says little: for an executor it is a scratch folder. So whoever runs this
+// is asked for, the owner of `output` (who may be known to a directory service only), and everybody whom this machine knows.
+bool IsOrHoldsAHome(const std::string& output) {
+  std::vector<std::string> homes = {HomeOf(geteuid())};
+  if (const char* home = std::getenv("HOME"); home != nullptr) homes.emplace_back(home);
+  struct stat info;
+  if (stat(output.c_str(), &info) == 0) homes.push_back(HomeOf(info.st_uid));
+  std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen("/etc/passwd", "re"), std::fclose);
+  char buffer[16 << 10];
+  passwd entry, *found = nullptr;
+  while (file != nullptr && fgetpwent_r(file.get(), &entry, buffer, sizeof buffer, &found) == 0) homes.emplace_back(found->pw_dir);
+  return std::any_of(homes.begin(), homes.end(),
+                     [&](const std::string& home) { return home.starts_with('/') && IsOrHolds(output, Canonical(home)); });
+}
+
+// Whether something is mounted there. One file system may be mounted on itself: then only the kernel can tell, where it is new enough to.
+bool IsMountPoint(const std::string& folder, const struct stat& info, const struct stat& parent) {
+  struct statx more;
+  if (statx(AT_FDCWD, folder.c_str(), AT_SYMLINK_NOFOLLOW, STATX_INO, &more) == 0 &&
+      (more.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0)
+    return (more.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+  return info.st_dev != parent.st_dev;
+}
+
+// What would make rename(2) refuse to move `folder` away, when all the work is done.
+Status CheckCanBeMoved(const std::string& folder, const struct stat& parent, const std::string& shown) {
+  struct stat info;
+  if (lstat(folder.c_str(), &info) != 0) {
+    Status why = IoError(errno, "", "");
+    return Refused("OUT02", shown + " cannot be replaced", why.why(), why.fix());
+  }
+  if (IsMountPoint(folder, info, parent))
+    return Refused("OUT02", shown + " cannot be replaced", "a file system is mounted there", "choose a folder below it");
+  const uid_t self = geteuid();
+  if ((parent.st_mode & S_ISVTX) != 0 && self != 0 && info.st_uid != self && parent.st_uid != self)
+    return Refused("OUT02", shown + " cannot be replaced",
+                   "it is another user's, and in the folder that holds it (with the sticky bit, as /tmp) each may move only what is theirs",
+                   "choose another folder");
+  if (faccessat(AT_FDCWD, folder.c_str(), W_OK, AT_EACCESS) != 0) {  // its ".." changes
+    Status why = IoError(errno, "", "");
+    return Refused("OUT02", shown + " cannot be replaced: it is not writable itself", why.why(),
+                   "make it writable (chmod u+w), or choose another folder");
+  }
+  return {};
 }
 
 }  // namespace
@@ -67,27 +115,27 @@ Status CheckOutput(const OutputSpec& spec, std::span<const std::string> input_pa
   const std::string output = Canonical(paths.final_folder);
   const std::string shown = "output " + QuotedPath(paths.final_folder);
   for (const std::string& input_path : input_paths) {
-    std::string input = Canonical(WithoutPattern(input_path));
-    // A pattern may match files beside the output, as `*.txt` does with `out`; only a folder that is read as a whole holds it.
-    bool inside = input_path == WithoutPattern(input_path) && IsOrHolds(input, output);
-    inside = inside || (input_path == WithoutPattern(input_path) && IsOrHoldsNode(input, output));
-    if (inside || IsOrHolds(output, input) || IsOrHoldsNode(output, input)) {
+    const std::string input = Canonical(input_path);
+    if (IsOrHolds(input, output) || IsOrHolds(output, input) || IsOrHoldsNode(input, output) || IsOrHoldsNode(output, input)) {
       return Refused("OUT03", shown + " is, holds or lies in the input " + QuotedPath(input_path),
                      "the job would read or delete its own data", "choose another output folder");
     }
   }
   std::error_code no_cwd;
   std::string cwd = std::filesystem::current_path(no_cwd).string();
-  const char* home = std::getenv("HOME");
-  if (spec.overwrite &&
-      (output == "/" || (!no_cwd && IsOrHolds(output, cwd)) || (home != nullptr && *home != '\0' && IsOrHolds(output, Canonical(home))))) {
-    return Refused("OUT03", shown + " is not overwritten", "it is or holds the home or the working folder",
+  if (spec.overwrite && (output == "/" || (!no_cwd && IsOrHolds(output, cwd)) || IsOrHoldsAHome(output))) {
+    return Refused("OUT03", shown + " is not overwritten", "it is or holds somebody's home or the working folder",
                    "choose a folder of its own for the output");
   }
+
+  const std::string name = paths.final_folder.substr(paths.final_folder.rfind('/') + 1);
+  if (name == "." || name == "..")
+    return Refused("OUT02", shown + " cannot be made", "nothing can be renamed to \"" + name + "\"", "name the folder itself");
 
   OutputFiles files(spec);
   FileFacts facts;
   int error = files->Look(paths.final_folder, &facts);
+  const bool exists = error == 0;
   if (error == 0 && facts.kind != FileKind::kFolder) {
     return Refused("OUT04", shown + " is no folder", "a file or link of that name stands there", "remove it, or choose another name");
   }
@@ -110,7 +158,7 @@ Status CheckOutput(const OutputSpec& spec, std::span<const std::string> input_pa
     Status why = IoError(errno, "", "");
     return Refused("OUT02", shown + " cannot be made: the folder " + QuotedPath(paths.parent) + " is not writable", why.why(), why.fix());
   }
-  return {};
+  return exists ? CheckCanBeMoved(paths.final_folder, info, shown) : Status();
 }
 
 }  // namespace ropewalk::storage

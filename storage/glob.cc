@@ -68,15 +68,35 @@ std::string Unescape(std::string_view component) {
   return out;
 }
 
-bool Exists(const std::string& path) {
+// What cannot be looked at may match: to leave it out would be to leave out input in silence.
+Status CannotTell(int error_number, const std::string& path) {
+  return IoError(error_number, "IO02", "cannot read input " + QuotedPath(path));
+}
+
+bool IsAbsent(int error_number) { return error_number == ENOENT || error_number == ENOTDIR || error_number == ENAMETOOLONG; }
+
+// A link is there wherever it leads.
+Result<bool> Exists(const std::string& path) {
   struct stat info;
-  return stat(path.c_str(), &info) == 0;
+  if (lstat(path.c_str(), &info) == 0) return true;
+  if (IsAbsent(errno)) return false;
+  return CannotTell(errno, path);
 }
 
 // A link to one is none.
-bool IsFolder(const std::string& path) {
+Result<bool> IsFolder(const std::string& path) {
   struct stat info;
-  return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  if (lstat(path.c_str(), &info) == 0) return S_ISDIR(info.st_mode);
+  if (IsAbsent(errno)) return false;
+  return CannotTell(errno, path);
+}
+
+// Below a link that leads nowhere may be whatever the pattern asks for: the disk that it leads to is not mounted, say.
+Status CheckLeadsSomewhere(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0 || errno != ENOENT) return {};
+  if (lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return {};
+  return Status(Code::kUserError, "IO02", "cannot read input " + QuotedPath(path), "it is a link that leads nowhere", "mend or remove it");
 }
 
 class Expander {
@@ -89,8 +109,10 @@ class Expander {
     const std::string& component = components_[index];
     std::string prefix = folder == "/" ? folder : folder + "/";
     for (const std::string& literal : {component, Unescape(component)}) {
-      if (Exists(prefix + literal)) return Expand(prefix + literal, index + 1);
+      ASSIGN_OR_RETURN(bool exists, Exists(prefix + literal));
+      if (exists) return Expand(prefix + literal, index + 1);
     }
+    RETURN_IF_ERROR(CheckLeadsSomewhere(folder));
     if (!HasGlobCharacters(component)) return {};
     const bool any_depth = component == kAnyDepth;
     auto names = FolderNames(folder);
@@ -111,7 +133,10 @@ class Expander {
         ++*skipped_hidden_;
         continue;
       }
-      if (any_depth && !IsFolder(prefix + name)) continue;
+      if (any_depth) {
+        ASSIGN_OR_RETURN(bool is_folder, IsFolder(prefix + name));
+        if (!is_folder) continue;
+      }
       RETURN_IF_ERROR(Expand(prefix + name, any_depth ? index : index + 1));
     }
     return {};

@@ -1,4 +1,6 @@
 // Which files the user's patterns mean.
+#include "storage/list_inputs.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,7 +13,6 @@
 #include "base/nearest.h"
 #include "storage/folder.h"
 #include "storage/glob.h"
-#include "storage/input.h"
 #include "storage/io_error.h"
 
 namespace ropewalk::storage {
@@ -69,6 +70,24 @@ Status RefuseUnknownForm(const std::string& path) {
                 "only .gz and .zst are read decompressed; every other file is read as the bytes that it holds", form->fix);
 }
 
+// /proc, /sys and some FUSE file systems say of files with content that their size is 0. A job reads what its listing says, so it would
+// find nothing in them and succeed.
+Status RefuseHiddenContent(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) return Unreadable(errno, path);
+  struct stat info;
+  char byte;
+  const bool looked = fstat(fd, &info) == 0;
+  const ssize_t n = looked ? pread(fd, &byte, 1, 0) : -1;
+  const int error = errno;
+  close(fd);
+  if (n < 0) return Unreadable(error, path);
+  if (n == 0 || info.st_size != 0) return {};  // written since we looked: its reader says that it changed
+  return Status(Code::kUserError, "IO02", "cannot read input " + QuotedPath(path),
+                "its size is said to be 0 bytes and it holds some (as files in /proc do), and a job plans its work by sizes",
+                "copy the data into a file first");
+}
+
 // Drops "." components, doubled and trailing slashes. ".." stays: behind a symbolic link only the kernel knows where it leads.
 std::string Tidy(const std::string& path) {
   std::string out;
@@ -83,13 +102,14 @@ std::string Tidy(const std::string& path) {
 
 class Lister {
  public:
-  explicit Lister(InputListing* listing) : listing_(listing) {}
+  Lister(InputListing* listing, std::vector<std::string>* folders) : listing_(listing), folders_(folders) {}
 
   // A path that exists: a file, or a folder with all below it.
   Status Add(const std::string& path) {
     struct stat info;
     if (stat(path.c_str(), &info) != 0) return Unreadable(errno, path);
     if (!S_ISDIR(info.st_mode)) return AddFile(path, info);
+    folders_->push_back(path);
     std::size_t first = listing_->files.size();
     RETURN_IF_ERROR(Walk(path, info));
     // By whole relative paths: "a.txt" comes before "a/b.txt", whatever a walk by folders would give.
@@ -105,6 +125,7 @@ class Lister {
                     "it is a pipe, socket or device, and a job may read its input twice", "copy the data into a file first");
     }
     if (faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0) return Unreadable(errno, path);
+    if (info.st_size == 0) RETURN_IF_ERROR(RefuseHiddenContent(path));
     RETURN_IF_ERROR(RefuseUnknownForm(path));
     if (listing_->files.size() >= kFilesMax)
       return Status(Code::kInvalid, "IO01", "more than " + std::to_string(kFilesMax) + " input files", "the plan of a job holds them all",
@@ -132,13 +153,21 @@ class Lister {
       std::string path = (folder == "/" ? "" : folder) + "/" + name;
       struct stat info;
       if (stat(path.c_str(), &info) != 0) return Unreadable(errno, path);
-      RETURN_IF_ERROR(S_ISDIR(info.st_mode) ? Walk(path, info) : AddFile(path, info));
+      if (!S_ISDIR(info.st_mode)) {
+        RETURN_IF_ERROR(AddFile(path, info));
+        continue;
+      }
+      struct stat link;
+      if (lstat(path.c_str(), &link) != 0) return Unreadable(errno, path);
+      if (S_ISLNK(link.st_mode) || info.st_dev != folder_info.st_dev) folders_->push_back(path);
+      RETURN_IF_ERROR(Walk(path, info));
     }
     above_.pop_back();
     return {};
   }
 
   InputListing* listing_;
+  std::vector<std::string>* folders_;
   std::vector<std::pair<dev_t, ino_t>> above_;  // the folders that are being walked
 };
 
@@ -147,9 +176,9 @@ Status NotFound(const std::string& pattern, const std::string& path) {
   std::string folder = slash == 0 ? "/" : path.substr(0, slash), fix = "check the path";
   auto names = FolderNames(folder);
   std::string why = "there is no such file or folder";
-  if (!names.ok()) {
+  if (!names.ok() && names.status().code() == Code::kNotFound) {
     why = "the folder " + QuotedPath(folder) + " does not exist";
-  } else if (std::string near = NearestName(std::string_view(path).substr(slash + 1), *names); !near.empty()) {
+  } else if (std::string near = !names.ok() ? "" : NearestName(std::string_view(path).substr(slash + 1), *names); !near.empty()) {
     fix = "did you mean " + QuotedPath((folder == "/" ? "" : folder) + "/" + near) + "?";
   }
   return Status(Code::kNotFound, "IO01", "input " + QuotedPath(pattern) + " not found", why, fix);
@@ -175,7 +204,7 @@ void OnceEach(InputListing* listing, std::size_t first) {
                        listing->files.end());
 }
 
-Status ListPattern(const std::string& pattern, const std::string& work_dir, InputListing* listing) {
+Status ListPattern(const std::string& pattern, const std::string& work_dir, InputListing* listing, std::vector<std::string>* folders) {
   if (pattern.empty() || pattern.find('\0') != std::string::npos)
     return Status(Code::kInvalid, "IO01", "input " + QuotedPath(pattern) + " is no path", "it is empty or holds a NUL",
                   "give a file, a folder or a pattern");
@@ -186,13 +215,15 @@ Status ListPattern(const std::string& pattern, const std::string& work_dir, Inpu
     if (pattern.back() == '/' && !S_ISDIR(info.st_mode))
       return Status(Code::kNotFound, "IO01", "input " + QuotedPath(pattern) + " is no folder", "it is a file",
                     "leave out the slash at the end");
-    return Lister(listing).Add(path);
+    return Lister(listing, folders).Add(path);
   }
   int error_number = errno;
   if (std::size_t colon = local.find("://"); colon != std::string::npos && colon > 0 && local.find('/') == colon + 1)
     return Status(Code::kInvalid, "IO01", "input " + QuotedPath(pattern) + ": this version reads local files only",
                   "the name begins with a scheme that is not file://", "copy the data to a path that all workers see");
-  if (error_number != ENOENT && error_number != ENOTDIR && error_number != ENAMETOOLONG) return Unreadable(error_number, path);
+  // The name may be there though what it leads to is not.
+  if ((error_number != ENOENT && error_number != ENOTDIR && error_number != ENAMETOOLONG) || lstat(path.c_str(), &info) == 0)
+    return Unreadable(error_number, path);
   if (!HasGlobCharacters(local) && local.find('\\') == std::string::npos) {
     Status shell = MeantForAShell(pattern);
     return shell.ok() ? NotFound(pattern, path) : shell;
@@ -200,7 +231,7 @@ Status ListPattern(const std::string& pattern, const std::string& work_dir, Inpu
   std::uint64_t hidden = 0;
   bool any = false;
   const std::size_t first = listing->files.size();
-  Lister lister(listing);
+  Lister lister(listing, folders);
   RETURN_IF_ERROR(GlobExpand(path, &hidden, [&](const std::string& found) {
     any = true;
     return lister.Add(found);
@@ -217,10 +248,15 @@ Status ListPattern(const std::string& pattern, const std::string& work_dir, Inpu
 }  // namespace
 
 Result<InputListing> ListInputs(std::span<const std::string> patterns, const std::string& work_dir) {
+  std::vector<std::string> folders;
+  return ListInputs(patterns, work_dir, &folders);
+}
+
+Result<InputListing> ListInputs(std::span<const std::string> patterns, const std::string& work_dir, std::vector<std::string>* folders) {
   if (patterns.empty())
     return Status(Code::kInvalid, "IO01", "no input is given", "a dataset of files needs at least one", "give files, folders or patterns");
   InputListing listing;
-  for (const std::string& pattern : patterns) RETURN_IF_ERROR(ListPattern(pattern, work_dir, &listing));
+  for (const std::string& pattern : patterns) RETURN_IF_ERROR(ListPattern(pattern, work_dir, &listing, folders));
   return listing;
 }
 

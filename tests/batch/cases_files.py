@@ -150,6 +150,22 @@ def links():
         prepare=link(b"gone", b"input/dangling"),
         refusal=Refusal(codes=(1, 3), names=("dangling",)),
     )
+    two = [Entry(b"x1/a.txt", b"a\n"), Entry(b"x2/b.txt", None, b"b\n")]
+    for name, place, typed in (
+        ("dangling_link_in_a_pattern", b"x2/a.txt", b"x*/a.txt"),
+        ("dangling_link_by_its_suffix", b"x2/c.txt", b"x*/[ac].txt"),
+        ("dangling_folder_in_a_pattern", b"x3", b"x*/a.txt"),
+        ("link_to_itself_in_a_pattern", b"x2/gone", b"x*/[ag]*"),
+    ):
+        yield Case(name, two, inputs=(typed,), prepare=link(b"gone", place), refusal=Refusal(codes=(1,), names=(place.decode(),)))
+    # A size of 0, and content.
+    yield Case("file_of_proc", inputs=(b"/proc/version",), refusal=Refusal(codes=(1,), names=("/proc/version", "0 bytes")))
+    yield Case(
+        "link_to_a_file_of_proc",
+        [Entry(b"input/a.txt", b"a\n")],
+        prepare=link(b"/proc/version", b"input/link"),
+        refusal=Refusal(codes=(1,), names=("input/link", "0 bytes")),
+    )
     yield Case(
         "circle_of_links",
         [Entry(b"input/a.txt", b"a\n")],
@@ -214,6 +230,26 @@ def rights():
         cleanup=opened(b"input/closed"),
         as_nobody=True,
         refusal=Refusal(codes=(1,), names=("closed",)),
+    )
+    for i, typed in enumerate((b"input/*/x.txt", b"input/*/*.txt", b"input/**/x.txt", b"input/closed/sub/*.txt", b"input/*")):
+        yield Case(
+            f"unreadable_folder_in_a_pattern_{i}",
+            [Entry(b"input/open/x.txt", b"a\n")] + [Entry(b"input/closed/" + name, None, b"b\n") for name in (b"x.txt", b"sub/x.txt")],
+            inputs=(typed,),
+            prepare=closed(b"input/closed"),
+            cleanup=opened(b"input/closed"),
+            as_nobody=True,
+            refusal=Refusal(codes=(1,), names=("input/closed",)),
+        )
+    yield Case(
+        "output_to_replace_not_writable",
+        [Entry(b"input/a.txt", b"a\n")],
+        output=b"out",
+        flags=("--overwrite",),
+        as_nobody=True,
+        keep_output=True,
+        prepare=lambda folder: os.mkdir(os.path.join(folder, b"out"), 0o555),
+        refusal=Refusal(codes=(1,), names=("out",)),
     )
     yield Case(
         "output_place_not_writable",
@@ -307,6 +343,32 @@ def outputs():
             verify=expect_file(b"input/a.txt", b"b a\nc\n"),
             refusal=Refusal(codes=(1, 2)),
         )
+    for name, typed in (
+        ("url", b"file://{folder}/input"),
+        ("pattern", b"inp*"),
+        ("url_of_a_pattern", b"file://{folder}/i?put"),
+        ("pattern_of_folders", b"input/**"),
+    ):
+        yield Case(
+            f"output_in_the_input_by_a_{name}",
+            one,
+            inputs=(typed,),
+            output=b"input/out",
+            flags=("--overwrite",),
+            verify=expect_file(b"input/a.txt", b"b a\nc\n"),
+            refusal=Refusal(codes=(1, 2), names=("input",)),
+        )
+    for i, output in enumerate((b"out/.", b"out/..", b"out/../out/.")):
+        yield Case(
+            f"output_ends_in_dots_{i}",
+            one,
+            output=output,
+            flags=("--overwrite",),
+            prepare=old_output,
+            keep_output=True,
+            verify=expect_file(b"out/part-00077", b"old\t1\n"),
+            refusal=Refusal(codes=(1, 2), names=(output.decode(),)),
+        )
     yield Case(
         "output_is_the_input_by_a_link",
         one,
@@ -348,6 +410,17 @@ def full_disk():
         verify=nothing_left,
         needs=("mount",),
         refusal=Refusal(codes=(1,), names=("small",)),
+    )
+    yield text_case(
+        "output_is_a_mount_point",
+        b"a b\n",
+        output=b"small",
+        flags=("--overwrite",),
+        prepare=mount,
+        cleanup=unmount,
+        keep_output=True,
+        needs=("mount",),
+        refusal=Refusal(codes=(1,), names=("small", "mounted")),
     )
     yield text_case("full_disk_just_fits", b"a b\n", output=b"small/out", prepare=mount, cleanup=unmount, needs=("mount",))
 

@@ -110,6 +110,31 @@ TEST_F(WordCount, RefusedInputAndOutputFailTheAction) {
   }
 }
 
+// However the folder that is read was typed: what the job writes there, its next run would count.
+TEST_F(WordCount, AnOutputInAFolderThatIsReadIsRefused) {
+  Put("a", "x\n");
+  fs::create_directories(dir_ / "elsewhere");
+  fs::create_directory_symlink(dir_ / "elsewhere", dir_ / "in" / "link");
+  const std::string dir = dir_.string();
+  for (const std::string& input : {std::string("in"), std::string("./in/"), dir + "/in", "file://" + dir + "/in", dir + "/i*",
+                                   std::string("i[n]"), "file://" + dir + "/i?", std::string("in/**")}) {
+    LocalBackend backend;
+    backend.options.work_dir = dir_;
+    Session job = backend.NewSession();
+    auto lines = job.ReadLines(input);
+    for (const char* output : {"in", "in/out", "in/sub/../out", "elsewhere/out", "in/link/out"}) {
+      try {
+        lines.WriteText(output, {.overwrite = true});
+        FAIL() << input << " " << output;
+      } catch (const ActionFailed& failed) {
+        EXPECT_EQ(failed.status.tag(), "OUT03") << input << " " << output << ": " << failed.status.ToString();
+      }
+    }
+    lines.WriteText("out", {.overwrite = true});
+    EXPECT_EQ(Output("out"), std::vector<std::string>{"x"}) << input;
+  }
+}
+
 TEST_F(WordCount, ThrowingUserCodeIsRetriedAndTheCursorNamesTheRecord) {
   std::string text;
   for (int i = 0; i < 5000; ++i) text += "line " + std::to_string(i) + "\n";

@@ -8,11 +8,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <map>
 
 #include "base/random.h"
 #include "storage/glob.h"
-#include "storage/input.h"
+#include "storage/list_inputs.h"
 
 namespace ropewalk::storage {
 namespace {
@@ -182,7 +183,7 @@ TEST_F(Listing, PipesAreRefused) {
 }
 
 TEST_F(Listing, UnreadableFilesAndFoldersAreNamed) {
-  Write("in/a");
+  for (const char* name : {"in/a", "x/open/b.txt", "x/closed/b.txt", "x/closed/sub/b.txt"}) Write(name);
   chmod(root_.c_str(), 0755);
   const bool root = geteuid() == 0;  // who reads everything, so the listing runs as nobody
   auto as_root = [&] { return root ? seteuid(0) : 0; };
@@ -197,7 +198,84 @@ TEST_F(Listing, UnreadableFilesAndFoldersAreNamed) {
   EXPECT_EQ(Fails("in").tag(), "IO02");
   EXPECT_EQ(Fails("in/*").tag(), "IO02");
   ASSERT_EQ(as_root(), 0);
-  chmod((root_ + "/in").c_str(), 0700);
+  chmod((root_ + "/in").c_str(), 0755);
+  // One folder among others that may not be entered, or may be read and not entered: what it holds is not left out in silence.
+  for (mode_t mode : {0, 0444}) {
+    chmod((root_ + "/x/closed").c_str(), mode);
+    ASSERT_EQ(as_user(), 0);
+    for (const char* pattern : {"x", "x/*", "x/*/b.txt", "x/*/*.txt", "x/**/b.txt", "x/**/*.txt", "x/**", "x/*/sub/b.txt", "x/c*/sub/*",
+                                "x/closed/sub/*", "x/closed/sub/*.txt", "x/closed/sub/b.txt", "x/closed/*/b.txt", "**/b.txt"}) {
+      Status status = Fails(pattern);
+      EXPECT_EQ(status.tag(), "IO02") << pattern << ": " << status.ToString();
+      EXPECT_EQ(status.code(), Code::kUserError) << pattern << ": " << status.ToString();
+      EXPECT_NE(status.what().find("/closed"), std::string::npos) << pattern << ": " << status.ToString();
+    }
+    EXPECT_EQ(List({"x/open/*"}), (Names{"x/open/b.txt"}));
+    ASSERT_EQ(as_root(), 0);
+  }
+  // May be entered and not read: what is named outright is found, and what is not there is not blamed on the folder.
+  chmod((root_ + "/x/closed").c_str(), 0111);
+  ASSERT_EQ(as_user(), 0);
+  EXPECT_EQ(List({"x/*/b.txt"}), (Names{"x/closed/b.txt", "x/open/b.txt"}));
+  EXPECT_EQ(Fails("x/closed/none").why(), "there is no such file or folder");
+  ASSERT_EQ(as_root(), 0);
+  chmod((root_ + "/x/closed").c_str(), 0700);
+}
+
+// Also where a pattern asks for it, or for something below it.
+TEST_F(Listing, LinksThatLeadNowhereAreNamed) {
+  for (const char* name : {"x1/a.txt", "x1/sub/b.txt", "x2/c.txt"}) Write(name);
+  auto named = [&](const char* link, std::initializer_list<const char*> patterns) {
+    for (const char* target : {"gone", fs::path(link).filename().c_str()}) {  // the second one leads to itself
+      fs::create_symlink(target, root_ + "/" + link);
+      for (const char* pattern : patterns) {
+        Status status = Fails(pattern);
+        EXPECT_EQ(status.tag(), "IO02") << pattern << ": " << status.ToString();
+        EXPECT_EQ(status.code(), Code::kUserError) << pattern << ": " << status.ToString();
+        EXPECT_NE(status.what().find(link), std::string::npos) << pattern << ": " << status.ToString();
+      }
+      fs::remove(root_ + "/" + link);
+    }
+  };
+  named("x2/a.txt", {"x*/a.txt", "x*/*.txt", "x*", "**/a.txt", "x2/a.txt"});
+  named("x2/sub", {"x*/sub/b.txt", "x*/*/b.txt", "x*/sub/*", "x*/sub", "x2/sub/*"});
+  EXPECT_EQ(List({"x*/a.txt"}), (Names{"x1/a.txt"}));
+  EXPECT_EQ(List({"x*/sub/*"}), (Names{"x1/sub/b.txt"}));
+}
+
+// Its size says that there is nothing to read.
+TEST_F(Listing, AFileOfNoBytesThatHoldsSomeIsRefused) {
+  const std::string status_file = "/proc/" + std::to_string(getpid()) + "/status";
+  Write("in/empty", "");
+  fs::create_symlink(status_file, root_ + "/in/link");
+  for (const std::string& pattern :
+       {status_file, status_file.substr(0, status_file.size() - 1) + "?", std::string("in"), std::string("in/*")}) {
+    Status status = Fails(pattern);
+    EXPECT_EQ(status.tag(), "IO02") << pattern;
+    EXPECT_EQ(status.code(), Code::kUserError);
+    EXPECT_NE(status.what().find(pattern.starts_with("in") ? "in/link" : status_file), std::string::npos) << status.ToString();
+    EXPECT_NE(status.fix().find("copy"), std::string::npos) << status.ToString();
+  }
+  fs::remove(root_ + "/in/link");
+  EXPECT_EQ(List({"in"}), (Names{"in/empty"})) << "an empty file is one";
+}
+
+TEST_F(Listing, TheFoldersThatAreInputAsAWholeAreTold) {
+  for (const char* name : {"in/a", "in/sub/b", "in2/c", "else/where/d", "in3/e.txt"}) Write(name);
+  fs::create_directory_symlink(root_ + "/else/where", root_ + "/in/link");
+  auto folders = [&](std::vector<std::string> patterns) {
+    std::vector<std::string> walked;
+    EXPECT_TRUE(ListInputs(patterns, root_, &walked).ok());
+    for (std::string& folder : walked) folder = folder.substr(root_.size() + 1);
+    return walked;
+  };
+  EXPECT_EQ(folders({"in"}), (Names{"in", "in/link"})) << "what a link leads to may lie elsewhere";
+  EXPECT_EQ(folders({"./in2/"}), (Names{"in2"}));
+  EXPECT_EQ(folders({"file://" + root_ + "/in2"}), (Names{"in2"}));
+  EXPECT_EQ(folders({"in?"}), (Names{"in2", "in3"}));
+  EXPECT_EQ(folders({"in2/*", "in3/e.txt"}), Names{}) << "files only";
+  EXPECT_EQ(folders({"in/s*"}), (Names{"in/sub"}));
+  EXPECT_EQ(folders({"in2/**"}), (Names{"in2"}));
 }
 
 TEST_F(Listing, SurvivesItsEncoding) {

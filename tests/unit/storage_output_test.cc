@@ -1,10 +1,12 @@
 // The output folder: refusals, publication, and faults and crashes at every single operation.
 #include <gtest/gtest.h>
+#include <pwd.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -229,15 +231,82 @@ TEST_F(Output, RefusedBeforeAnyWork) {
   EXPECT_EQ(tag(over, {root_ + "/out"}), "OUT03");
   EXPECT_EQ(tag(over, {root_ + "/out/sub/input.txt"}), "OUT03") << "the output holds the input";
   EXPECT_EQ(tag(over, {root_}), "OUT03") << "the output lies in the input";
-  EXPECT_EQ(tag(over, {root_ + "/out/sub/*.txt"}), "OUT03");
-  EXPECT_EQ(tag(over, {root_ + "/*.txt"}), "") << "a pattern beside the output";
+  EXPECT_EQ(tag(over, {root_ + "/file"}), "") << "a file beside the output";
   EXPECT_EQ(tag(over, {root_ + "/output2"}), "") << "names with a common prefix are not nested";
+  for (bool overwrite : {false, true})
+    for (const char* name : {"/out/.", "/out/..", "/out/sub/../."}) EXPECT_EQ(tag({root_ + name, "k", overwrite}), "OUT02") << name;
   fs::create_directory_symlink(root_ + "/out", root_ + "/link");
   EXPECT_EQ(tag(over, {root_ + "/link/sub"}), "OUT03") << "links are looked through";
   EXPECT_EQ(tag({root_ + "/link", "k", true}), "OUT04");
   EXPECT_EQ(tag({"/", "k", true}), "OUT03");
   EXPECT_EQ(tag({fs::current_path().string(), "k", true}), "OUT03");
   EXPECT_EQ(CheckOutput(spec_, {}).code(), Code::kUserError);
+}
+
+// On a cluster $HOME is an executor's scratch folder: whose home it is must be known without it.
+TEST_F(Output, NobodysHomeIsOverwritten) {
+  auto tag = [&](const std::string& folder) { return CheckOutput({folder, "k", true}, {}).tag(); };
+  const char* set = getenv("HOME");
+  const std::string before = set == nullptr ? "" : set;
+  fs::create_directories(root_ + "/homes/mine");
+  setenv("HOME", (root_ + "/homes/mine").c_str(), 1);
+  EXPECT_EQ(tag(root_ + "/homes/mine"), "OUT03");
+  EXPECT_EQ(tag(root_ + "/homes"), "OUT03") << "it holds a home";
+  EXPECT_EQ(tag(root_ + "/homes/mine/out"), "") << "below a home is the usual place";
+  std::vector<std::string> homes;
+  if (const passwd* self = getpwuid(geteuid()); self != nullptr) homes.emplace_back(self->pw_dir);
+  setpwent();
+  while (const passwd* each = getpwent()) homes.emplace_back(each->pw_dir);
+  endpwent();
+  EXPECT_GT(homes.size(), 1u);
+  for (const std::string& home : homes) EXPECT_TRUE(!fs::is_directory(home) || tag(home) == "OUT03") << home;
+  set == nullptr ? unsetenv("HOME") : setenv("HOME", before.c_str(), 1);
+}
+
+// Each is first shown to be refused by rename(2) itself, which would come after all the work.
+TEST_F(Output, WhatARenameWouldRefuseIsRefusedBeforeAnyWork) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make what another user owns, or mount";
+  auto refused = [&](const std::string& folder, int error) {
+    const std::string hidden = fs::path(folder).parent_path().string() + "/.hidden";
+    ASSERT_EQ(access(hidden.c_str(), W_OK), 0);
+    ASSERT_NE(rename(folder.c_str(), (hidden + "/old").c_str()), 0) << folder;
+    ASSERT_EQ(errno, error) << folder << ": " << std::strerror(errno);
+    Status status = CheckOutput({folder, "k", true}, {});
+    EXPECT_EQ(status.tag(), "OUT02") << folder;
+    EXPECT_NE(status.what().find(folder), std::string::npos) << status.ToString();
+    EXPECT_FALSE(status.why().empty() || status.fix().empty()) << status.ToString();
+  };
+  constexpr uid_t kNobody = 65534;
+  chmod(root_.c_str(), 0755);
+  for (const char* name : {"/sticky/roots", "/sticky/own", "/own/closed", "/own/open", "/own/roots"}) {
+    const std::string folder = root_ + name, parent = fs::path(folder).parent_path();
+    fs::create_directories(folder);
+    fs::create_directories(parent + "/.hidden");
+    chmod(folder.c_str(), folder.ends_with("closed") ? 0555 : 0777);
+    chmod((parent + "/.hidden").c_str(), 0777);
+    ASSERT_TRUE(folder.ends_with("roots") || chown(folder.c_str(), kNobody, kNobody) == 0);
+  }
+  chmod((root_ + "/sticky").c_str(), 01777);
+  ASSERT_EQ(chown((root_ + "/own").c_str(), kNobody, kNobody), 0);
+  ASSERT_EQ(seteuid(kNobody), 0);
+  refused(root_ + "/sticky/roots", EPERM);
+  refused(root_ + "/own/closed", EACCES);
+  for (const char* name : {"/sticky/own", "/own/open", "/own/roots"})
+    EXPECT_EQ(CheckOutput({root_ + name, "k", true}, {}).tag(), "") << name;
+  chmod((root_ + "/own").c_str(), 01777);
+  EXPECT_EQ(CheckOutput({root_ + "/own/roots", "k", true}, {}).tag(), "") << "who owns the folder that holds it may move it";
+  ASSERT_EQ(seteuid(0), 0);
+
+  for (const char* name : {"/disk", "/bound", "/.hidden"}) fs::create_directories(root_ + name);
+  if (mount("none", (root_ + "/disk").c_str(), "tmpfs", 0, "size=64k") != 0) GTEST_SKIP() << "lane tmpfs: mounting is not permitted";
+  refused(root_ + "/disk", EBUSY);
+  EXPECT_EQ(CheckOutput({root_ + "/disk/out", "k", true}, {}).tag(), "");
+  umount((root_ + "/disk").c_str());
+  // One device on both sides of the border.
+  ASSERT_EQ(mount((root_ + "/own").c_str(), (root_ + "/bound").c_str(), nullptr, MS_BIND, nullptr), 0);
+  refused(root_ + "/bound", EBUSY);
+  umount((root_ + "/bound").c_str());
+  EXPECT_EQ(CheckOutput({root_ + "/bound", "k", true}, {}).tag(), "");
 }
 
 TEST_F(Output, AStrangersFolderIsKept) {
