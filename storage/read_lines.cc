@@ -41,6 +41,12 @@ inline std::uint64_t NewlineMask(const char* p) {
 #endif
 }
 
+// `offset` is in what is read: where that is decompressed, no byte of the file as stored has it.
+std::string Where(const InputFile& file, std::uint64_t offset) {
+  return "input " + QuotedPath(file.path) + " at byte " + std::to_string(offset) +
+         (file.compression == Compression::kNone ? "" : " (decompressed)");
+}
+
 class LineReader {
  public:
   LineReader(const InputFile& file, std::uint64_t begin, std::uint64_t end, const std::function<bool(const LineBatch&)>& consume)
@@ -148,9 +154,8 @@ class LineReader {
       line_ = 0;
     }
     if (filled_ > kLineBytesMax) {
-      return Status(Code::kUserError, "IO07",
-                    "input " + QuotedPath(file_.path) + " at byte " + std::to_string(base_) + ": a line of more than 1 GiB",
-                    "a line has to fit into memory", "break it into lines, or read the file with ReadRecords");
+      return Status(Code::kUserError, "IO07", Where(file_, base_) + ": a line of more than 1 GiB", "a line has to fit into memory",
+                    "break it into lines, or read the file with ReadRecords");
     }
     if (buffer_->capacity() - filled_ < kReadBytes && !buffer_->Grow()) return NoMemory();
     return {};
@@ -158,8 +163,7 @@ class LineReader {
 
   Status NoMemory() const {
     return Status(Code::kResourceExhausted, "IO07",
-                  "input " + QuotedPath(file_.path) + " at byte " + std::to_string(base_) + ": no memory for a line of " +
-                      std::to_string(filled_) + " bytes or more",
+                  Where(file_, base_) + ": no memory for a line of " + std::to_string(filled_) + " bytes or more",
                   "this process may have no more (ulimit -v, or its control group), and a line is held whole",
                   "give it more memory; is this a text file?");
   }
@@ -193,9 +197,7 @@ namespace {
 Status IncompleteRecord(const InputFile& file, std::uint64_t bytes, std::uint32_t record_bytes) {
   bool plain = file.compression == Compression::kNone;
   return Status(
-      Code::kUserError, "IO04",
-      "input " + QuotedPath(file.path) + " at byte " + std::to_string(bytes / record_bytes * record_bytes) +
-          (plain ? "" : " (decompressed)") + ": the last record is incomplete",
+      Code::kUserError, "IO04", Where(file, bytes / record_bytes * record_bytes) + ": the last record is incomplete",
       "its " + std::to_string(bytes) + (plain ? "" : " decompressed") + " bytes are no multiple of " + std::to_string(record_bytes),
       "check the record size, or mend the file");
 }

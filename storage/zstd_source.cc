@@ -57,7 +57,8 @@ class ZstdSource final : public ByteSource {
       if (ZSTD_getErrorCode(left) == ZSTD_error_frameParameter_windowTooLarge)
         return Status(Code::kUserError, "IO03", Where() + ": the zstd data needs more memory to read than is given to one file",
                       "it was compressed with a window of more than 128 MiB", "compress it again without --long and --ultra");
-      if (frames_ == 0 && StoredOffset() - frame_begin_ <= 4)
+      // Not by the offset: the decoder does not say how far it came in the piece that it failed on.
+      if (frames_ == 0 && ZSTD_getErrorCode(left) == ZSTD_error_prefix_unknown)
         return Status(Code::kUserError, "IO03", Where() + ": this is no zstd data", why,
                       "rename the file without .zst if it is plain text");
       return Status(Code::kUserError, "IO03", Where() + ": the zstd data is damaged",

@@ -11,6 +11,7 @@ std::string TaskText(const StageRun& run, std::uint32_t task) { return "task " +
 std::string Place(std::uint64_t split, std::uint64_t offset, const std::string& source) {
   std::string text = "input split " + Number(split) + ", offset " + Number(offset);
   if (!source.empty()) text += " of " + source;
+  if (source.ends_with(".gz") || source.ends_with(".zst")) text += " (decompressed)";
   return text;
 }
 

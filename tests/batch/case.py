@@ -19,12 +19,12 @@ class Entry:
 
 @dataclasses.dataclass
 class Refusal:
-    """The job must fail: with one of these exit codes, in three parts, naming each of `names`; `offset`: a byte offset within the stored
-    file must stand in the message."""
+    """The job must fail: with one of these exit codes, in three parts, naming each of `names`; `offset`: the first and the last byte of the
+    stored file between which the one must lie that the message's first line names."""
 
     codes: typing.Tuple[int, ...] = (1,)
     names: typing.Tuple[str, ...] = ()
-    offset: bool = False
+    offset: typing.Optional[typing.Tuple[int, int]] = None
 
 
 @dataclasses.dataclass
@@ -45,7 +45,7 @@ class Records:
 class Case:
     name: str
     entries: typing.List[Entry] = dataclasses.field(default_factory=list)
-    inputs: typing.Tuple[bytes, ...] = (b"input",)  # as typed, relative to the case's folder
+    inputs: typing.Tuple[bytes, ...] = (b"input",)  # as typed, relative to the case's folder, which {folder} stands for, as in `output`
     output: bytes = b"out"
     refusal: typing.Optional[Refusal] = None
     or_refusal: bool = False  # a clear refusal is as good as the right result; silence is not

@@ -33,13 +33,20 @@ def gz(name, text, stored, **more):
     return Case(name, [Entry(b"input/a.gz", text, stored)], **more)
 
 
-def bad(name, stored, file="a.gz", offset=True, **more):
+def bad(name, stored, first, last=None, file="a.gz", **more):
+    """The byte that is named lies from `first` to `last`: no further than the damage can be noticed."""
+    offset = (first, first if last is None else last)
     return Case(
         name,
         [Entry(b"input/" + file.encode(), None, stored), Entry(b"input/zz.txt", b"fine\n")],
         refusal=Refusal(codes=(1,), names=(file,), offset=offset),
         **more,
     )
+
+
+def cut(name, stored, **more):
+    """A file that ends too early is to blame at its end, exactly."""
+    return bad(name, stored, len(stored), **more)
 
 
 def good_gzip(rnd):
@@ -93,37 +100,39 @@ def member_of_size(rnd, size):
 def bad_gzip(rnd):
     whole, two = member(TEXT * 5, flags=FNAME), member(b"first\n") + member(TEXT)
     for kept in (1, 2, 3, 9, 10, 15):
-        yield bad(f"gzip_cut_in_header_{kept}", whole[:kept])
+        yield cut(f"gzip_cut_in_header_{kept}", whole[:kept])
     for part in (0.02, 0.3, 0.5, 0.98):
-        yield bad(f"gzip_cut_at_{int(part * 100)}_percent", whole[: int(len(whole) * part)])
+        yield cut(f"gzip_cut_at_{int(part * 100)}_percent", whole[: int(len(whole) * part)])
     for gone in (1, 3, 4, 5, 7, 8, 9):
-        yield bad(f"gzip_cut_{gone}_bytes_before_the_end", whole[:-gone])
+        yield cut(f"gzip_cut_{gone}_bytes_before_the_end", whole[:-gone])
     first = len(member(b"first\n"))
     for kept in (1, 2, 5, 9, 40):
-        yield bad(f"gzip_second_member_cut_after_{kept}", two[: first + kept])
+        yield cut(f"gzip_second_member_cut_after_{kept}", two[: first + kept])
 
     def flipped(data, place, bit=0x10):
         return data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :]
 
-    for place, what in ((0, "magic"), (1, "magic_2"), (2, "method")):
-        yield bad(f"gzip_wrong_{what}", flipped(whole, place))
-    yield bad("gzip_reserved_flag", flipped(whole, 3, 0x80))
+    size = len(whole)
+    for place, what, last in ((0, "magic", 0), (1, "magic_2", 0), (2, "method", 4)):
+        yield bad(f"gzip_wrong_{what}", flipped(whole, place), min(place, last), last)
+    yield bad("gzip_reserved_flag", flipped(whole, 3, 0x80), 3, 4)
     for place, what in ((-1, "size"), (-4, "size_low"), (-5, "crc"), (-8, "crc_low")):
-        yield bad(f"gzip_wrong_{what}", flipped(whole, len(whole) + place, 1))
+        yield bad(f"gzip_wrong_{what}", flipped(whole, size + place, 1), size - 8, size)
     for part in (0.1, 0.5, 0.9):
-        yield bad(f"gzip_flipped_at_{int(part * 100)}_percent", flipped(whole, int(len(whole) * part)))
-    yield bad("gzip_second_member_damaged", flipped(two, len(two) - 200))
-    yield bad("gzip_wrong_header_crc", flipped(member(TEXT, flags=FHCRC), 10, 1))
-    yield bad("gzip_is_plain_text", b"not gzip at all\n")
-    yield bad("gzip_is_one_byte", b"x")
-    yield bad("gzip_is_zeros", b"\x00" * 1000)
-    yield bad("gzip_trailing_garbage", member(TEXT) + b"garbage behind the member")
-    yield bad("gzip_trailing_half_magic", member(TEXT) + b"\x1f")
-    yield bad("gzip_one_bad_of_many", member(TEXT)[:-2], file="m050.gz")
+        yield bad(f"gzip_flipped_at_{int(part * 100)}_percent", flipped(whole, int(size * part)), int(size * part), size)
+    yield bad("gzip_second_member_damaged", flipped(two, len(two) - 200), len(two) - 200, len(two))
+    yield bad("gzip_wrong_header_crc", flipped(member(TEXT, flags=FHCRC), 10, 1), 10, 12)
+    yield bad("gzip_is_plain_text", b"not gzip at all\n", 0)
+    yield bad("gzip_is_one_byte", b"x", 0, 1)
+    yield bad("gzip_is_zeros", b"\x00" * 1000, 0)
+    good = member(TEXT)
+    yield bad("gzip_trailing_garbage", good + b"garbage behind the member", len(good), len(good) + 2)
+    yield cut("gzip_trailing_half_magic", good + b"\x1f")
+    yield cut("gzip_one_bad_of_many", good[:-2], file="m050.gz")
     # A large text before the damage, so that a task has long begun to give records when it meets it.
-    big = b"".join(b"%x %x\n" % (rnd.getrandbits(40), rnd.getrandbits(40)) for _ in range(250_000))
-    yield bad("gzip_cut_late", member(big, 1)[:-100])
-    yield bad("gzip_damaged_late", flipped(member(big, 1), len(member(big, 1)) - 3000))
+    big = member(b"".join(b"%x %x\n" % (rnd.getrandbits(40), rnd.getrandbits(40)) for _ in range(250_000)), 1)
+    yield cut("gzip_cut_late", big[:-100])
+    yield bad("gzip_damaged_late", flipped(big, len(big) - 3000), len(big) - 3000, len(big))
 
 
 def zstd(text, *flags):
@@ -138,8 +147,12 @@ def zs(name, text, stored, **more):
     return Case(name, [Entry(b"input/a.zst", text, stored)], needs=("zstd",), **more)
 
 
-def bad_zs(name, stored, **more):
-    return bad(name, stored, file="a.zst", needs=("zstd",), **more)
+def bad_zs(name, stored, first, last):
+    return bad(name, stored, first, last, file="a.zst", needs=("zstd",))
+
+
+def cut_zs(name, stored):
+    return cut(name, stored, file="a.zst", needs=("zstd",))
 
 
 def all_zstd():
@@ -159,20 +172,22 @@ def all_zstd():
     yield zs("zstd_skippable_last", TEXT, one + skippable(b"", 7))
     yield zs("zstd_skippable_only", b"", skippable(b"nothing else"))
     for kept in (1, 3, 4, 5, 8):
-        yield bad_zs(f"zstd_cut_in_header_{kept}", one[:kept])
+        yield cut_zs(f"zstd_cut_in_header_{kept}", one[:kept])
     for part in (0.3, 0.6, 0.97):
-        yield bad_zs(f"zstd_cut_at_{int(part * 100)}_percent", one[: int(len(one) * part)])
+        yield cut_zs(f"zstd_cut_at_{int(part * 100)}_percent", one[: int(len(one) * part)])
     for gone in (1, 3, 4, 5):
-        yield bad_zs(f"zstd_cut_{gone}_bytes_before_the_end", one[:-gone])
-    yield bad_zs("zstd_second_frame_cut", one + one[: len(one) // 2])
-    yield bad_zs("zstd_skippable_cut", one + skippable(b"x" * 100)[:50])
-    yield bad_zs("zstd_head_is_gone", one[20:])
-    yield bad_zs("zstd_damaged", one[: len(one) // 2] + bytes([one[len(one) // 2] ^ 0x21]) + one[len(one) // 2 + 1 :])
-    yield bad_zs("zstd_wrong_checksum", one[:-1] + bytes([one[-1] ^ 1]))
-    yield bad_zs("zstd_is_plain_text", b"not zstd at all\n")
-    yield bad_zs("zstd_is_gzip", gzip.compress(TEXT))
-    yield bad("gzip_is_zstd", one, needs=("zstd",))
-    yield bad_zs("zstd_trailing_garbage", one + b"garbage behind the frame")
+        yield cut_zs(f"zstd_cut_{gone}_bytes_before_the_end", one[:-gone])
+    yield cut_zs("zstd_second_frame_cut", one + one[: len(one) // 2])
+    yield cut_zs("zstd_skippable_cut", one + skippable(b"x" * 100)[:50])
+    yield bad_zs("zstd_head_is_gone", one[20:], 0, 4)
+    damaged = one[: len(one) // 2] + bytes([one[len(one) // 2] ^ 0x21]) + one[len(one) // 2 + 1 :]
+    yield bad_zs("zstd_damaged", damaged, 0, len(one))
+    yield bad_zs("zstd_second_frame_damaged", one + damaged, len(one), 2 * len(one))
+    yield bad_zs("zstd_wrong_checksum", one[:-1] + bytes([one[-1] ^ 1]), 0, len(one))
+    yield bad_zs("zstd_is_plain_text", b"not zstd at all\n", 0, 4)
+    yield bad_zs("zstd_is_gzip", gzip.compress(TEXT), 0, 4)
+    yield bad("gzip_is_zstd", one, 0, needs=("zstd",))
+    yield bad_zs("zstd_trailing_garbage", one + b"garbage behind the frame", len(one), len(one) + 4)
     yield zs("zstd_file_of_no_bytes", b"", b"", or_refusal=True, refusal=Refusal(names=("a.zst",)))
 
 

@@ -76,7 +76,7 @@ def check_result(job, case, output):
         raise Failed("wrong result: " + first_difference(got, want))
 
 
-def check_refusal(refusal, rc, message, stored_sizes):
+def check_refusal(refusal, rc, message):
     if rc not in refusal.codes:
         raise Failed(f"exit code {rc}, expected {' or '.join(map(str, refusal.codes))}")
     if not FIRST_LINE.search(message):
@@ -87,9 +87,11 @@ def check_refusal(refusal, rc, message, stored_sizes):
         if name not in message:
             raise Failed(f"the message does not name {name}")
     if refusal.offset:
-        offsets = [int(n) for n in re.findall(r"(?:byte|offset) (\d+)", message)]
-        if not offsets or offsets[0] > max(stored_sizes):
-            raise Failed("the message has no byte offset within the stored file")
+        first_line = next(line for line in message.splitlines() if FIRST_LINE.match(line))
+        offsets = [int(n) for n in re.findall(r" at byte (\d+) \(as stored\)", first_line)]
+        first, last = refusal.offset
+        if len(offsets) != 1 or not first <= offsets[0] <= last:
+            raise Failed(f"the first line names the bytes {offsets} as stored, expected one from {first} to {last}")
 
 
 def left_behind(folder):
@@ -146,8 +148,9 @@ class Runner:
 
     def run_job(self, case, job, folder):
         output = case.output.replace(b"{folder}", folder)
+        inputs = [name.replace(b"{folder}", folder) for name in case.inputs]
         flags = case.flags + (case.records.flags() if case.records else ())
-        command = [self.binary, *(case.exact_command or (job.encode(), *case.inputs, b"-o", output, *(f.encode() for f in flags)))]
+        command = [self.binary, *(case.exact_command or (job.encode(), *inputs, b"-o", output, *(f.encode() for f in flags)))]
         as_user = {}
         if case.as_nobody and os.geteuid() == 0:
             for path in (folder, os.path.join(folder, b"input")):
@@ -169,7 +172,7 @@ class Runner:
         final = os.path.join(folder, output.rstrip(b"/"))
         try:
             if case.refusal and (done.returncode != 0 or not case.or_refusal):
-                check_refusal(case.refusal, done.returncode, message, [len(e.bytes_on_disk()) for e in case.entries] or [0])
+                check_refusal(case.refusal, done.returncode, message)
                 if not case.keep_output and os.path.lexists(final):
                     raise Failed("refused, but something stands under the final name")
             else:

@@ -160,7 +160,9 @@ TEST_F(RunnerTest, TheRecordThatFailedIsShown) {
   EXPECT_TRUE(fail_at(path, 6, true).ends_with(" at offset 6: \"no\\x1bumber\"")) << fail_at(path, 6, true);
   EXPECT_TRUE(fail_at(path, 16, true).ends_with("\"" + std::string(80, 'l') + "\"...")) << fail_at(path, 16, true);
   EXPECT_TRUE(fail_at(path, 6, false).ends_with("at offset 6")) << "only the batch is known";
-  EXPECT_TRUE(fail_at(path + ".gz", 6, true).ends_with("at offset 6")) << "of what is decompressed";
+  for (const char* suffix : {".gz", ".zst"})
+    for (bool precise : {true, false})
+      EXPECT_TRUE(fail_at(path + suffix, 6, precise).ends_with("at offset 6 (decompressed)")) << fail_at(path + suffix, 6, precise);
   EXPECT_TRUE(fail_at(path + ".none", 6, true).ends_with("at offset 6"));
   EXPECT_TRUE(fail_at(path, 1 << 20, true).ends_with("at offset 1048576"));
   std::filesystem::remove(path);

@@ -29,11 +29,14 @@ thread_local dag::RecordCursor* crash_cursor = nullptr;  // of the task that thi
 
 std::string TaskName(const TaskOrder& order) { return "task " + std::to_string(order.id.task) + " of \"" + order.stage_name + "\""; }
 
+// Then the cursor's offset is in what is decompressed.
+bool IsCompressed(std::string_view path) { return path.ends_with(".gz") || path.ends_with(".zst"); }
+
 // How the record at the cursor begins, or "" where that cannot be told: no file, a compressed one, or a path that was too long to keep.
 std::string RecordText(const dag::RecordCursor& cursor) {
   constexpr std::size_t kBytes = 80;
   const std::string_view path = cursor.source;
-  if (!path.starts_with('/') || path.ends_with(".gz") || path.ends_with(".zst")) return "";
+  if (!path.starts_with('/') || IsCompressed(path)) return "";
   const int fd = ::open(cursor.source, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return "";
   char bytes[kBytes + 1];
@@ -52,6 +55,7 @@ std::string Place(const dag::RecordCursor& cursor, bool precise) {
   if (cursor.source[0] != 0) place += std::string(cursor.source) + " ";
   place += precise ? "at offset " : "in the batch that starts at offset ";
   place += std::to_string(cursor.offset.load(std::memory_order_relaxed));
+  if (IsCompressed(cursor.source)) place += " (decompressed)";
   if (std::string record = precise ? RecordText(cursor) : ""; !record.empty()) place += ": " + record;
   return place;
 }
