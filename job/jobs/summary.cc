@@ -21,9 +21,9 @@ constexpr const char* kNobody = "nobody";
 // no manifest, else another one's, in words.
 std::string OwnerOf(const std::string& folder, const std::string& key) {
   std::ifstream file(folder + "/_SUCCESS");
-  std::string head(4096, '\0');  // what is looked for stands before the list of parts
+  if (!file.is_open()) return kNobody;
+  std::string head(4096, '\0');  // what is looked for stands before the list of parts; other tools leave the file empty
   file.read(head.data(), static_cast<std::streamsize>(head.size()));
-  if (file.gcount() == 0) return kNobody;
   if (head.find("\"key\": \"" + key) != std::string::npos) return "";
   constexpr std::string_view kWriter = "\"writer\": \"";
   const std::size_t at = head.find(kWriter);

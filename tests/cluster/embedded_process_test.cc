@@ -317,7 +317,8 @@ TEST_F(EmbeddedProcess, ASummaryCountsItsOwnOutputAlsoWhenThatIsReplacedOrRemove
   for (int i = 0; i < 10'000; ++i) words << "word" << i << "\n";
   words.close();
   const std::string job = Binary("ropewalk-jobs") + " wordcount words -o out --overwrite --top 10000";
-  for (const std::string form : {"replaced", "replaced, as JSON", "removed", "removed, as JSON"}) {
+  for (const std::string form :
+       {"replaced", "replaced, as JSON", "removed", "removed, as JSON", "another tool's", "another tool's, as JSON"}) {
     SCOPED_TRACE(form);
     const bool json = form.ends_with("JSON");
     Process first(Process::Options{{"/bin/sh", "-c", job + " | (until [ -e go ]; do sleep 0.05; done; cat > /dev/null)"},
@@ -336,6 +337,11 @@ TEST_F(EmbeddedProcess, ASummaryCountsItsOwnOutputAlsoWhenThatIsReplacedOrRemove
       since = json ? "\"replaced_by\":\"" + writer + "\"" : "since then the output of " + writer + " has replaced that one";
     } else {
       fs::remove_all(dir_ / "out");
+    }
+    if (form.starts_with("another tool")) {  // Hadoop's and Spark's marker is an empty file
+      fs::create_directory(dir_ / "out");
+      for (const char* name : {"_SUCCESS", "part-r-00000"}) std::ofstream(dir_ / "out" / name) << "";
+      since = json ? "\"replaced_by\":\"another job\"" : "since then the output of another job has replaced that one";
     }
     std::ofstream(dir_ / "go") << "";
     ASSERT_EQ(first.Wait(), 0) << first.err();
