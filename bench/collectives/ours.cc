@@ -9,8 +9,7 @@
 #include "bench/hub.h"
 #include "bench/must.h"
 #include "mlrunner/collective/communicator.h"
-#include "mlrunner/collective/run/choose.h"
-#include "mlrunner/collective/simulate.h"
+#include "mlrunner/collective/run/call_steps.h"
 
 using ropewalk::Result;
 namespace bench = ropewalk::bench;
@@ -20,16 +19,6 @@ using bench::Must;
 
 namespace {
 
-// Of this rank's program for the vector: of the algorithm that is named, or of the one that a communicator chooses.
-std::uint64_t StepsOf(const collective::Communicator& all, const char* algorithm, std::int64_t count) {
-  collective::Request request{.ranks = all.ranks()};
-  const collective::Choice choice = collective::Choose(request, false, count, all.shares_memory(), 0);
-  request.segment_bytes = choice.segment_bytes;
-  request.channels = choice.channels;
-  const auto plan = Must(collective::BuildProgram(*algorithm != '\0' ? algorithm : choice.algorithm, request, all.rank()));
-  return Must(collective::CountSteps(plan.header, plan.program, {.count = count}));
-}
-
 int RunRank(int rank, int ranks, collective::Wire wire, double seconds, const char* algorithm, int hub, sweep::Shared* shared) {
   collective::Rendezvous rendezvous{.rank = rank, .ranks = ranks, .machine = "here"};
   rendezvous.exchange = [&](const std::string& mine) { return Result<std::vector<std::string>>(bench::Exchange(hub, mine, ranks)); };
@@ -38,12 +27,12 @@ int RunRank(int rank, int ranks, collective::Wire wire, double seconds, const ch
   char *const in = Must(all.Allocate(sweep::kBytesMax)), *const out = Must(all.Allocate(sweep::kBytesMax));
   sweep::Contestant contestant{.rank = rank, .ranks = ranks, .in = reinterpret_cast<float*>(in), .out = reinterpret_cast<float*>(out)};
   contestant.meet = [&] { Must(all.Barrier()); };
-  contestant.reduce = [&](std::size_t count) {
-    Must(all.AllReduce(
-        {.in = contestant.in, .out = contestant.out, .count = static_cast<std::int64_t>(count), .name = "bench", .algorithm = algorithm}));
+  auto sum_of = [&](std::size_t count) -> collective::CollectiveCall {
+    return {.in = contestant.in, .out = contestant.out, .count = static_cast<std::int64_t>(count), .name = "bench", .algorithm = algorithm};
   };
+  contestant.reduce = [&](std::size_t count) { Must(all.AllReduce(sum_of(count))); };
   contestant.steps = [&] { return all.steps(); };
-  contestant.steps_of = [&](std::size_t count) { return StepsOf(all, algorithm, static_cast<std::int64_t>(count)); };
+  contestant.steps_of = [&](std::size_t count) { return Must(collective::StepsOf(all, sum_of(count))); };
   sweep::Run(contestant, shared, seconds);
   return 0;
 }

@@ -31,6 +31,7 @@
 
 #include "bench/hub.h"
 #include "bench/must.h"
+#include "mlrunner/collective/run/call_steps.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/train/trainer.h"
 
@@ -98,7 +99,17 @@ class Watched final : public collective::Communicator {
     double submitted_ms = 0;
     std::int64_t bytes() const { return call.count * static_cast<std::int64_t>(SizeOf(call.dtype)); }
   };
-  void Forget() { sums_.clear(); }
+  void Forget() { sums_.clear(), steps_before_ = steps(); }
+  // Since then the interpreter did what the sums take, no more and no less: nothing was measured that ran beside it.
+  void CheckSteps() const {
+    if (behind_ == nullptr) return;
+    std::uint64_t wanted = 0;
+    for (const Sum& sum : sums_) wanted += Must(collective::StepsOf(*behind_, sum.call));
+    const std::uint64_t done = steps() - steps_before_;
+    if (done == 0 || done != wanted)
+      Must(Status(Code::kInternal, "BENCH04", fmt::format("{} sums took {} steps of the interpreter", sums_.size(), done),
+                  fmt::format("their programs have {}", wanted), "let the trainer's sums go through its communicator"));
+  }
   const std::vector<Sum>& sums() const { return sums_; }
   // Those from number `first` on again, as they were submitted. Until the last is there.
   void Again(std::size_t first) {
@@ -145,6 +156,7 @@ class Watched final : public collective::Communicator {
   std::int32_t rank_, ranks_;
   std::unique_ptr<collective::Communicator> behind_;
   std::vector<Sum> sums_;
+  std::uint64_t steps_before_ = 0;
   std::vector<std::unique_ptr<std::vector<char>>> owned_;
 };
 
@@ -259,6 +271,7 @@ Training Train(const Setup& setup, int rank, int hub, bool speaks) {
   hooks.times = &times;
   hooks.on_step = [&](std::int64_t step, double) {
     const double end_ms = NowMs();
+    watched->CheckSteps();
     if (step >= kWarmSteps) {
       training.step_ms.push_back(end_ms - training.begin_ms);
       training.seen = Look(times, training.begin_ms);

@@ -9,10 +9,9 @@
 #include <set>
 
 #include "base/random.h"
-#include "mlrunner/collective/run/choose.h"
+#include "mlrunner/collective/run/call_steps.h"
 #include "mlrunner/collective/run/codecs.h"
 #include "mlrunner/collective/run/submit_order.h"
-#include "mlrunner/collective/simulate.h"
 #include "tests/unit/collective_either_way.h"
 #include "tests/unit/collective_gang.h"
 
@@ -37,26 +36,11 @@ void ExpectSum(const float* data, std::int64_t count, std::int32_t ranks, std::i
 
 // Runs `call`, which must take exactly the steps of its program: nothing moves beside the interpreter.
 Status Counted(Communicator& all, const CollectiveCall& call, std::int64_t segment_bytes = 0) {
-  Request request{.collective = call.collective,
-                  .dtype = call.dtype,
-                  .op = call.op,
-                  .ranks = all.ranks(),
-                  .root = call.root,
-                  .peer = call.peer,
-                  .deterministic = call.deterministic};
-  const Choice choice = Choose(request, call.codec != nullptr, call.count, all.shares_memory(), segment_bytes);
-  request.segment_bytes = choice.segment_bytes;
-  request.channels = choice.channels;
-  if (call.codec != nullptr) request.codecs = {*call.codec};
-  auto program = BuildProgram(call.algorithm.empty() ? choice.algorithm : call.algorithm, request, all.rank());
-  if (!program.ok()) return program.status();
-  Sizes sizes{.count = call.count};
-  if (call.counts != nullptr) sizes.table.resize(static_cast<std::size_t>(all.ranks()) * all.ranks());
-  auto steps = CountSteps(program->header, program->program, sizes);
+  auto steps = StepsOf(all, call, segment_bytes);
   if (!steps.ok()) return steps.status();
   const std::uint64_t before = all.steps();
   Status status = all.Run(call);
-  EXPECT_EQ(all.steps() - before, *steps) << program->header.algorithm << " of " << call.count << ", rank " << all.rank();
+  EXPECT_EQ(all.steps() - before, *steps) << call.algorithm << " of " << call.count << ", rank " << all.rank();
   // Of one rank alone, and of who has no part in a message between two others, there is nothing to do.
   EXPECT_TRUE(*steps > 0 || all.ranks() == 1 || call.collective == Collective::kSendRecv);
   return status;
