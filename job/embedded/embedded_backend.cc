@@ -97,8 +97,8 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
     scheduler::TaskCounters counters{c.records_in, c.bytes_in, c.records_out, c.bytes_out, c.bytes_spilled};
     Post(scheduler::TaskFinished{executor, options.settings.job, id, std::move(result), counters});
   }
-  void OnFailed(const TaskAttempt& id, Status status, std::uint64_t split, std::uint64_t offset) override {
-    Post(scheduler::TaskFailed{executor, options.settings.job, id, std::move(status), split, offset});
+  void OnFailed(const TaskAttempt& id, Status status, task::TaskPlace place) override {
+    Post(scheduler::TaskFailed{executor, options.settings.job, id, std::move(status), place.split, place.offset, std::move(place.source)});
   }
   void OnFetchFailed(const TaskAttempt& id, dag::SegmentRef lost, Status status) override {
     Post(scheduler::FetchFailed{executor, options.settings.job, id, std::move(lost), std::move(status)});
@@ -130,7 +130,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
     if (known) {
       runner->Run(std::move(order));
     } else {
-      OnFailed(a.id, Status(Code::kInternal, "EMB02", "a task was ordered of an action that is over"), a.id.task, 0);
+      OnFailed(a.id, Status(Code::kInternal, "EMB02", "a task was ordered of an action that is over"), {.split = a.id.task});
     }
   }
   void Do(scheduler::CancelTask& a) { runner->Cancel(a.id); }

@@ -124,13 +124,14 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     ToWire(c, finished->mutable_counters());
     Send(message);
   }
-  void OnFailed(const TaskAttempt& id, Status status, std::uint64_t split, std::uint64_t offset) override {
+  void OnFailed(const TaskAttempt& id, Status status, task::TaskPlace place) override {
     wire::FromExecutor message;
     wire::TaskFailed* task_failed = message.mutable_task_failed();
     dag::ToWire(id, task_failed->mutable_id());
     dag::ToWire(status, task_failed->mutable_failure());
-    task_failed->set_cursor_split(split);
-    task_failed->set_cursor_offset(offset);
+    task_failed->set_cursor_split(place.split);
+    task_failed->set_cursor_offset(place.offset);
+    task_failed->set_source(std::move(place.source));
     Send(message);
   }
   void OnFetchFailed(const TaskAttempt& id, dag::SegmentRef lost, Status status) override {
@@ -229,7 +230,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     for (const wire::TaskInput& input : ordered.inputs()) {
       Result<dag::TaskInput> parsed = dag::FromWire(input);
       if (!parsed.ok()) {
-        OnFailed(order.id, parsed.status(), order.id.task, 0);
+        OnFailed(order.id, parsed.status(), {.split = order.id.task});
         return;
       }
       order.inputs.push_back(*std::move(parsed));
@@ -246,7 +247,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     if (known) {
       runner->Run(std::move(order));
     } else {
-      OnFailed(order.id, Status(Code::kStale, "EXE03", "a task was ordered of an action that is over here"), order.id.task, 0);
+      OnFailed(order.id, Status(Code::kStale, "EXE03", "a task was ordered of an action that is over here"), {.split = order.id.task});
     }
   }
 

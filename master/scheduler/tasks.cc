@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/escape.h"
 #include "dag/failure_tags.h"
 #include "master/scheduler/state.h"
 
@@ -10,7 +11,7 @@ std::string TaskText(const StageRun& run, std::uint32_t task) { return "task " +
 
 std::string Place(std::uint64_t split, std::uint64_t offset, const std::string& source) {
   std::string text = "input split " + Number(split) + ", offset " + Number(offset);
-  if (!source.empty()) text += " of " + source;
+  if (!source.empty()) text += " of " + EscapeForLog(source);
   if (source.ends_with(".gz") || source.ends_with(".zst")) text += " (decompressed)";
   return text;
 }

@@ -39,7 +39,7 @@ def bad(name, stored, first, last=None, file="a.gz", **more):
     return Case(
         name,
         [Entry(b"input/" + file.encode(), None, stored), Entry(b"input/zz.txt", b"fine\n")],
-        refusal=Refusal(codes=(1,), names=(file,), offset=offset),
+        refusal=Refusal(codes=(1,), names=(file, f"/input/{file} (decompressed)"), offset=offset),
         **more,
     )
 

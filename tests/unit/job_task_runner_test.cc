@@ -29,7 +29,7 @@ struct Finished {
 struct Failed {
   TaskAttempt id;
   Status status;
-  std::uint64_t split, offset;
+  TaskPlace place;
 };
 struct Fetch {
   TaskAttempt id;
@@ -43,9 +43,7 @@ class Recorder final : public TaskListener {
   void OnFinished(const TaskAttempt& id, dag::TaskResult result, const TaskCounters& counters) override {
     Add(Finished{id, std::move(result), counters});
   }
-  void OnFailed(const TaskAttempt& id, Status status, std::uint64_t split, std::uint64_t offset) override {
-    Add(Failed{id, std::move(status), split, offset});
-  }
+  void OnFailed(const TaskAttempt& id, Status status, TaskPlace place) override { Add(Failed{id, std::move(status), std::move(place)}); }
   void OnFetchFailed(const TaskAttempt& id, dag::SegmentRef lost, Status status) override { Add(Fetch{id, lost, std::move(status)}); }
 
   std::vector<Report> Wait(std::size_t n) {
@@ -133,8 +131,9 @@ TEST_F(RunnerTest, AnExceptionBecomesAUserErrorThatNamesTaskAndRecord) {
   auto reports = recorder_.Wait(1);
   const Failed& failed = std::get<Failed>(reports[0]);
   EXPECT_EQ(failed.status.code(), Code::kUserError);
-  EXPECT_EQ(failed.split, 2u);
-  EXPECT_EQ(failed.offset, 4711u);
+  EXPECT_EQ(failed.place.split, 2u);
+  EXPECT_EQ(failed.place.offset, 4711u);
+  EXPECT_EQ(failed.place.source, "/data/in.txt");
   for (const char* part : {"std::runtime_error", "bad number", "/data/in.txt at offset 4711"})
     EXPECT_NE(failed.status.ToString().find(part), std::string::npos) << failed.status.ToString();
   EXPECT_EQ(failed.status.what().find("task 2"), std::string::npos) << "the scheduler says which task: " << failed.status.ToString();
@@ -226,7 +225,7 @@ TEST_F(RunnerTest, AThreadThatIsEndedByTheProgramIsReportedAndReplaced) {
     const Failed failed = std::get<Failed>(recorder_.Wait(2 * round + 1).back());
     EXPECT_EQ(failed.status.tag(), "TASK06");
     EXPECT_EQ(failed.status.code(), Code::kUserError);
-    EXPECT_EQ(failed.offset, 4711u);
+    EXPECT_EQ(failed.place.offset, 4711u);
     order = Order(2, [](dag::TaskContext&, dag::TaskResult*) { return Status(); });
     order.memory_bytes = 100;
     runner.Run(std::move(order));
@@ -361,7 +360,7 @@ TEST(CrashMarks, AForkedChildLeavesNoneAndMakesNoReport) {
     struct Counter final : TaskListener {
       std::atomic<int>* reports;
       void OnFinished(const TaskAttempt&, dag::TaskResult, const TaskCounters&) override { Count(1); }
-      void OnFailed(const TaskAttempt&, Status, std::uint64_t, std::uint64_t) override { Count(100); }
+      void OnFailed(const TaskAttempt&, Status, TaskPlace) override { Count(100); }
       void OnFetchFailed(const TaskAttempt&, dag::SegmentRef, Status) override { Count(100); }
       void Count(int by) {
         *reports += by;

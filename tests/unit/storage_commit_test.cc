@@ -193,7 +193,7 @@ TEST_P(Commits, TwoAttemptsMeetAtAnyTwoSteps) {
     bool last_n = false;
     for (int n = 0; !last_n; ++n) {
       bool last_m = false;
-      for (int m = 0; !last_m; m += parts ? 1 : 3) {
+      for (int m = parts ? 0 : n % 3; !last_m; m += parts ? 1 : 3) {
         for (bool first_ends_first : {true, false}) {
           if (!overwrite_ && first_ends_first != ((n + m) % 2 == 0)) continue;  // nothing old in the way: every other pair is enough
           SCOPED_TRACE("parts " + std::to_string(parts) + " n " + std::to_string(n) + " m " + std::to_string(m) +

@@ -49,6 +49,10 @@ std::string RecordText(const dag::RecordCursor& cursor) {
   return "\"" + EscapeForLog(record.substr(0, kBytes)) + (cut ? "\"..." : "\"");
 }
 
+TaskPlace PlaceOf(const dag::RecordCursor& cursor) {
+  return {cursor.split.load(std::memory_order_relaxed), cursor.offset.load(std::memory_order_relaxed), cursor.source};
+}
+
 // Where the task stood in its input, as words for a message.
 std::string Place(const dag::RecordCursor& cursor, bool precise) {
   std::string place = "input split " + std::to_string(cursor.split.load(std::memory_order_relaxed)) + ", ";
@@ -192,7 +196,7 @@ struct TaskRunner::Impl {
         hold.HoldsMemory(memory_bytes);
         RunOne(slot, std::move(order), &run);
       } else {
-        options.listener->OnFailed(order.id, std::move(granted), order.id.task, 0);
+        options.listener->OnFailed(order.id, std::move(granted), {.split = order.id.task});
       }
       hold.Reported();
     }
@@ -201,14 +205,14 @@ struct TaskRunner::Impl {
   // On the thread that ends.
   void ReportEndedThread(std::uint32_t slot, const TaskAttempt& id) {
     dag::RecordCursor& cursor = CursorOf(slot);
-    const std::uint64_t split = cursor.split.load(std::memory_order_relaxed), offset = cursor.offset.load(std::memory_order_relaxed);
+    TaskPlace place = PlaceOf(cursor);
     crash_cursor = nullptr;
     cursor.stage.store(0, std::memory_order_release);
     options.listener->OnFailed(
         id,
         Status(Code::kUserError, "TASK06", "the job's code ended the thread of its task",
                "it called pthread_exit(), or cancelled the thread", "return from the function, or throw an exception"),
-        split, offset);
+        std::move(place));
   }
 
   // With `mutex` held, by the thread that ends: the new one waits for it.
@@ -265,7 +269,7 @@ struct TaskRunner::Impl {
     dag::TaskResult result;
     Status status = RunProgram(order, cursor, context, &result);
     if (!home.here()) EndForkedChild();
-    std::uint64_t split = cursor.split.load(std::memory_order_relaxed), offset = cursor.offset.load(std::memory_order_relaxed);
+    TaskPlace place = PlaceOf(cursor);
     crash_cursor = nullptr;
     cursor.stage.store(0, std::memory_order_release);
     order.program.reset();  // before the report: main may free the plan as soon as it hears of the result
@@ -276,7 +280,7 @@ struct TaskRunner::Impl {
     } else if (of_an_input && reader.failure().has_value()) {
       options.listener->OnFetchFailed(order.id, reader.failure()->segment, reader.failure()->status);
     } else {
-      options.listener->OnFailed(order.id, std::move(status), split, offset);
+      options.listener->OnFailed(order.id, std::move(status), std::move(place));
     }
   }
 };
@@ -323,7 +327,8 @@ void TaskRunner::Cancel(const TaskAttempt& id) {
     was_queued = std::erase_if(impl_->queue, [&](const TaskOrder& order) { return order.id == id; }) > 0;
   }
   if (impl_->options.memory != nullptr) impl_->options.memory->Wake();
-  if (was_queued) impl_->options.listener->OnFailed(id, Status(Code::kCancelled, "TASK01", "the attempt was cancelled"), id.task, 0);
+  if (was_queued)
+    impl_->options.listener->OnFailed(id, Status(Code::kCancelled, "TASK01", "the attempt was cancelled"), {.split = id.task});
 }
 
 bool TaskRunner::CancelAllAndWait(int timeout_ms) {

@@ -44,11 +44,17 @@ struct TaskCounters {
   friend bool operator==(const TaskCounters&, const TaskCounters&) = default;
 };
 
+// Where a task stood in its input: as dag::RecordCursor.
+struct TaskPlace {
+  std::uint64_t split = 0, offset = 0;
+  std::string source = {};  // the file that it read; empty: none
+};
+
 class TaskListener {
  public:
   virtual ~TaskListener() = default;
   virtual void OnFinished(const TaskAttempt& id, dag::TaskResult result, const TaskCounters& counters) = 0;
-  virtual void OnFailed(const TaskAttempt& id, Status status, std::uint64_t cursor_split, std::uint64_t cursor_offset) = 0;
+  virtual void OnFailed(const TaskAttempt& id, Status status, TaskPlace place) = 0;
   virtual void OnFetchFailed(const TaskAttempt& id, dag::SegmentRef lost, Status status) = 0;
 };
 
