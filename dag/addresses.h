@@ -4,7 +4,7 @@
 // What can be seen at compile time: a pointer, reference, std::reference_wrapper, basic_string_view, span or initializer_list; a pair,
 // tuple, array, optional, vector, map or set of such; what std::bind bound; and an aggregate (a struct without constructors and private
 // members) one of whose first 64 members or array elements, or bases, is such. What cannot be seen: captures of a lambda, private members,
-// members that are `const T&`, what std::function or a smart pointer hides.
+// members that are `const T&`, what a union, std::function or a smart pointer hides, and what follows an anonymous union.
 //
 // Thread rule: nothing here runs.
 #pragma once
@@ -25,6 +25,8 @@
 #include <utility>
 #include <vector>
 
+#include "dag/members.h"
+
 namespace ropewalk::dag {
 
 template <class T>
@@ -32,11 +34,10 @@ constexpr bool HoldsAddress();
 
 namespace address_internal {
 
-// Each initialises a member: of any type, also a reference; of any type, but no `T&`; of a type that holds an address; of no type.
-struct AnyValueOrReference {
-  template <class U>
-  operator U&() const;
-};
+using member_internal::CountMembers;
+using member_internal::kTakes;
+
+// Each initialises a member: of any type, but no `T&`; of a type that holds an address; of no type.
 struct AnyValue {
   template <class U>
   operator U() const;
@@ -48,29 +49,6 @@ struct AnAddress {
 };
 struct Nothing {};
 
-template <std::size_t>
-using Filler = AnyValueOrReference;
-
-template <class T, class Before, class Probe, class After>
-inline constexpr bool kTakes = false;
-template <class T, std::size_t... before, class Probe, std::size_t... after>
-  requires requires { T{Filler<before>()..., Probe(), Filler<after>()...}; }
-inline constexpr bool kTakes<T, std::index_sequence<before...>, Probe, std::index_sequence<after...>> = true;
-
-inline constexpr std::size_t kMembersMax = 64;
-
-// How many initialisers the aggregate takes, elements of arrays counted one by one.
-template <class T, std::size_t n>
-constexpr std::size_t CountMembers() {
-  if constexpr (n == 0) {
-    return 0;
-  } else if constexpr (kTakes<T, std::make_index_sequence<n - 1>, AnyValueOrReference, std::index_sequence<>>) {
-    return n;
-  } else {
-    return CountMembers<T, n - 1>();
-  }
-}
-
 template <class T, std::size_t n, std::size_t i>
 constexpr bool IsAddressAt() {
   using Before = std::make_index_sequence<i>;
@@ -80,7 +58,7 @@ constexpr bool IsAddressAt() {
 
 template <class T>
 constexpr bool InAggregate() {
-  constexpr std::size_t n = CountMembers<T, (sizeof(T) < kMembersMax ? sizeof(T) : kMembersMax)>();
+  constexpr std::size_t n = CountMembers<T>();
   return []<std::size_t... i>(std::index_sequence<i...>) { return (IsAddressAt<T, n, i>() || ...); }(std::make_index_sequence<n>());
 }
 

@@ -1,8 +1,10 @@
 // How values of user types become bytes and come back.
 //
 // Codec<T> exists for: arithmetic types and enums; std::string; std::pair, tuple, array, vector, optional, map, set and their unordered
-// kin; trivially copyable types without padding and pointers (their own bytes); aggregate structs (field by field, through Boost.PFR); and
-// types with a codec of their own, which is two functions in the type's namespace:
+// kin; trivially copyable types without padding and pointers (their own bytes); aggregate structs (field by field, through Boost.PFR);
+// other trivially copyable types without pointers (their own bytes with zeros as padding; as values only, since nobody can see whether
+// their bytes are equal when they are: a C array in a struct, a base class, private floats); and types with a codec of their own, which is
+// two functions in the type's namespace:
 //
 //     void RopewalkEncode(const Point& point, ropewalk::ByteWriter& out);
 //     void RopewalkDecode(ropewalk::ByteReader& in, Point& point);       // `in` holds exactly what was encoded; a short one gives zeros
@@ -31,6 +33,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -45,6 +48,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "dag/addresses.h"
+#include "dag/members.h"
 
 namespace ropewalk::dag {
 
@@ -103,9 +107,33 @@ constexpr bool IsRaw() {
 template <class T>
 inline constexpr bool kIsRaw = IsRaw<T>();
 
+// Field by field.
 template <class T>
-inline constexpr bool kIsStruct =
-    !HasUserCodec<T> && !kIsRaw<T> && std::is_class_v<T> && std::is_aggregate_v<T> && !kIsArray<T> && !std::is_same_v<T, Nothing>;
+constexpr bool IsStruct() {
+  if constexpr (HasUserCodec<T> || kIsRaw<T> || !std::is_class_v<T> || !std::is_aggregate_v<T> || kIsArray<T> ||
+                std::is_same_v<T, Nothing>) {
+    return false;
+  } else {
+    return member_internal::ComesApart<T>();
+  }
+}
+template <class T>
+inline constexpr bool kIsStruct = IsStruct<T>();
+
+// Its bytes, with padding set to zero: what is trivially copyable and cannot be looked into.
+template <class T>
+constexpr bool IsPadded() {
+  if constexpr (std::is_same_v<T, long double>) {
+    return true;
+  } else if constexpr (!(std::is_class_v<T> || std::is_union_v<T>) || !std::is_trivially_copyable_v<T> || HasUserCodec<T> || kIsRaw<T> ||
+                       kIsStruct<T> || kIsTuple<T> || kIsArray<T> || kIs<T, std::optional> || std::is_same_v<T, Nothing>) {
+    return false;
+  } else {
+    return !HoldsAddress<T>();
+  }
+}
+template <class T>
+inline constexpr bool kIsPadded = IsPadded<T>();
 
 template <class T>
 struct Storable;
@@ -121,7 +149,7 @@ struct Storable {
   static constexpr bool Compute() {
     if constexpr (std::is_const_v<T> || std::is_reference_v<T> || std::is_pointer_v<T>) {
       return false;
-    } else if constexpr (HasUserCodec<T> || kIsRaw<T> || kIsString<T> || std::is_same_v<T, Nothing>) {
+    } else if constexpr (HasUserCodec<T> || kIsRaw<T> || kIsPadded<T> || kIsString<T> || std::is_same_v<T, Nothing>) {
       return true;
     } else if constexpr (kIsTuple<T>) {
       return StorableMembers<T>::value;
@@ -137,6 +165,34 @@ struct Storable {
   }
   static constexpr bool value = Compute();
 };
+
+// Whether equal values of the storable type can be told by their bytes.
+template <class T>
+constexpr bool IsKey();
+template <class Tuple>
+inline constexpr bool kKeyMembers = false;
+template <class... M>
+inline constexpr bool kKeyMembers<std::tuple<M...>> = (IsKey<M>() && ...);
+template <class A, class B>
+inline constexpr bool kKeyMembers<std::pair<A, B>> = IsKey<A>() && IsKey<B>();
+template <class T>
+constexpr bool IsKey() {
+  if constexpr (kIsPadded<T>) {
+    return std::is_same_v<T, long double>;
+  } else if constexpr (HasUserCodec<T> || kIsRaw<T>) {
+    return true;
+  } else if constexpr (kIsTuple<T>) {
+    return kKeyMembers<T>;
+  } else if constexpr (kIsMap<T>) {
+    return IsKey<typename T::key_type>() && IsKey<typename T::mapped_type>();
+  } else if constexpr (kIsSet<T> || kIsArray<T> || kIs<T, std::vector> || kIs<T, std::optional>) {
+    return IsKey<typename T::value_type>();
+  } else if constexpr (kIsStruct<T>) {
+    return kKeyMembers<decltype(boost::pfr::structure_to_tuple(std::declval<const T&>()))>;
+  } else {
+    return true;
+  }
+}
 
 // Whether values of the type, and those inside it, can be made before they are read.
 template <class T>
@@ -169,8 +225,7 @@ constexpr bool HasPlainBytes() {
     return true;
   } else if constexpr (kIsArray<T>) {
     return HasPlainBytes<typename T::value_type>() && sizeof(T) == std::tuple_size_v<T> * sizeof(typename T::value_type);
-  } else if constexpr (std::is_class_v<T> && std::is_trivially_copyable_v<T> && std::is_aggregate_v<T> && !std::is_empty_v<T> &&
-                       !HasUserCodec<T> && Storable<T>::value) {
+  } else if constexpr (kIsStruct<T> && std::is_trivially_copyable_v<T> && !std::is_empty_v<T> && Storable<T>::value) {
     using Members = decltype(boost::pfr::structure_to_tuple(std::declval<const T&>()));
     return kPlainMembers<Members> && kMembersBytes<Members> == sizeof(T);
   } else {
@@ -266,6 +321,9 @@ inline void CopyLine(char* to, const char* from, std::size_t n) {
 // True for the types that a dataset may hold.
 template <class T>
 concept Storable = codec_internal::Storable<T>::value;
+// True for those of them that may be keys of a shuffle: equal ones have equal bytes.
+template <class T>
+inline constexpr bool kKey = codec_internal::IsKey<T>();
 // True for those whose object in memory is nothing but their value: what WriteRecords writes.
 template <class T>
 inline constexpr bool kPlainBytes = codec_internal::HasPlainBytes<T>();
@@ -284,13 +342,20 @@ using Owned = typename codec_internal::OwnedOf<std::remove_cvref_t<T>>::type;
 //   Read(reader, View*)           a view into the reader's bytes
 //   ReadOwned(reader, T*)         an owned value; reuses the room that *T has
 //   Assign(T*, view)              an owned copy of a view; reuses the room that *T has
-//   HeapBytes(t)                  roughly what `t` holds besides sizeof(T); a function of the value only
+//   AddHeap(t, heap)              adds roughly what `t` holds besides sizeof(T); a function of the value only
+//   kHeapDeep                     AddHeap looks at every element of a container
+struct Heap {
+  std::size_t bytes = 0;
+  std::size_t visits = 0;  // elements that were looked at
+};
+
 template <class T>
 struct Codec {
-  static_assert(codec_internal::Storable<T>::value,
-                "Ropewalk cannot store this type in a dataset. It takes arithmetic types, enums, std::string, pair, tuple, array, vector, "
-                "optional, map, set, structs whose members are all of these kinds and public, and types with RopewalkEncode and "
-                "RopewalkDecode. Pointers, references and string_view members are refused: keep a std::string, or an index.");
+  static_assert(
+      codec_internal::Storable<T>::value,
+      "Ropewalk cannot store this type in a dataset. It takes arithmetic types, enums, std::string, pair, tuple, array, vector, "
+      "optional, map, set, structs whose members are all of these kinds and public, other trivially copyable types, and types "
+      "with RopewalkEncode and RopewalkDecode. Pointers, references and string_view members are refused: keep a std::string, or an index.");
 };
 
 template <class T>
@@ -329,7 +394,47 @@ struct Codec<T> {
   }
   static void ReadOwned(ByteReader& in, T* x) { Read(in, x); }
   static void Assign(T* to, const T& from) { *to = from; }
-  static std::size_t HeapBytes(const T&) { return 0; }
+  static constexpr bool kHeapDeep = false;
+  static void AddHeap(const T&, Heap*) {}
+};
+
+template <class T>
+  requires codec_internal::kIsPadded<T>
+struct Codec<T> {
+  using View = T;
+  static constexpr bool kFixed = true;
+  static constexpr std::size_t kFixedBytes = sizeof(T), kBytesMin = sizeof(T);
+  static constexpr bool kKeyDiffers = std::is_floating_point_v<T>;
+  template <class X>
+  static constexpr std::size_t Size(const X&) {
+    return sizeof(T);
+  }
+  static char* Write(const T& x, char* at) {
+    // What padding holds is an accident: two attempts of a task would write different bytes.
+    alignas(T) char bytes[sizeof(T)];
+    std::memcpy(bytes, static_cast<const void*>(&x), sizeof(T));
+#if __has_builtin(__builtin_clear_padding)
+    __builtin_clear_padding(reinterpret_cast<T*>(bytes));
+#endif
+    std::memcpy(at, bytes, sizeof(T));
+    return at + sizeof(T);
+  }
+  static char* WriteKey(const T& x, char* at) {
+    if constexpr (kKeyDiffers) {
+      return Write(codec_internal::CanonicalFloat(x), at);
+    } else {
+      return Write(x, at);
+    }
+  }
+  static void Skip(ByteReader& in) { in.Raw(sizeof(T)); }
+  static void Read(ByteReader& in, T* x) {
+    std::string_view bytes = in.Raw(sizeof(T));
+    if (bytes.size() == sizeof(T)) std::memcpy(static_cast<void*>(x), bytes.data(), sizeof(T));
+  }
+  static void ReadOwned(ByteReader& in, T* x) { Read(in, x); }
+  static void Assign(T* to, const T& from) { *to = from; }
+  static constexpr bool kHeapDeep = false;
+  static void AddHeap(const T&, Heap*) {}
 };
 
 template <>
@@ -345,7 +450,8 @@ struct Codec<Nothing> {
   static void Read(ByteReader&, Nothing*) {}
   static void ReadOwned(ByteReader&, Nothing*) {}
   static void Assign(Nothing*, Nothing) {}
-  static std::size_t HeapBytes(Nothing) { return 0; }
+  static constexpr bool kHeapDeep = false;
+  static void AddHeap(Nothing, Heap*) {}
 };
 
 template <>
@@ -365,7 +471,8 @@ struct Codec<std::string> {
   static void Read(ByteReader& in, std::string_view* x) { *x = in.Sized(); }
   static void ReadOwned(ByteReader& in, std::string* x) { x->assign(in.Sized()); }
   static void Assign(std::string* to, std::string_view from) { to->assign(from); }
-  static std::size_t HeapBytes(const std::string& x) { return x.size(); }
+  static constexpr bool kHeapDeep = false;
+  static void AddHeap(const std::string& x, Heap* heap) { heap->bytes += x.size(); }
 };
 
 namespace codec_internal {
@@ -410,9 +517,9 @@ struct TupleCodec {
   static void Assign(T* to, const V& from) {
     Fold(Indices(), [&]<std::size_t... i>(std::index_sequence<i...>) { (Codec<M>::Assign(&std::get<i>(*to), std::get<i>(from)), ...); });
   }
-  static std::size_t HeapBytes(const T& x) {
-    return Fold(Indices(),
-                [&]<std::size_t... i>(std::index_sequence<i...>) { return (std::size_t(0) + ... + Codec<M>::HeapBytes(std::get<i>(x))); });
+  static constexpr bool kHeapDeep = (Codec<M>::kHeapDeep || ...);
+  static void AddHeap(const T& x, Heap* heap) {
+    Fold(Indices(), [&]<std::size_t... i>(std::index_sequence<i...>) { (Codec<M>::AddHeap(std::get<i>(x), heap), ...); });
   }
 
  private:
@@ -493,7 +600,10 @@ struct Codec<std::optional<T>> {
     if (!*to) to->emplace();
     Codec<T>::Assign(&**to, *from);
   }
-  static std::size_t HeapBytes(const std::optional<T>& x) { return x ? Codec<T>::HeapBytes(*x) : 0; }
+  static constexpr bool kHeapDeep = Codec<T>::kHeapDeep;
+  static void AddHeap(const std::optional<T>& x, Heap* heap) {
+    if (x) Codec<T>::AddHeap(*x, heap);
+  }
 };
 
 template <class T, std::size_t n>
@@ -523,10 +633,10 @@ struct Codec<std::array<T, n>> : codec_internal::OwnedCodec<std::array<T, n>, Co
   static void ReadOwned(ByteReader& in, Array* x) {
     for (T& e : *x) Codec<T>::ReadOwned(in, &e);
   }
-  static std::size_t HeapBytes(const Array& x) {
-    std::size_t bytes = 0;
-    for (const T& e : x) bytes += Codec<T>::HeapBytes(e);
-    return bytes;
+  static constexpr bool kHeapDeep = Codec<T>::kHeapDeep;
+  static void AddHeap(const Array& x, Heap* heap) {
+    if constexpr (!Codec<T>::kFixed)
+      for (const T& e : x) Codec<T>::AddHeap(e, heap);
   }
 };
 
@@ -584,7 +694,14 @@ struct Codec<std::vector<T, A>> : codec_internal::OwnedCodec<std::vector<T, A>, 
       }
     }
   }
-  static std::size_t HeapBytes(const Vector& x) { return x.size() * sizeof(T); }  // not deeper: it is asked for after each combine
+  static constexpr bool kHeapDeep = !Codec<T>::kFixed;
+  static void AddHeap(const Vector& x, Heap* heap) {
+    heap->bytes += x.size() * sizeof(T);
+    if constexpr (kHeapDeep) {
+      heap->visits += x.size();
+      for (const T& e : x) Codec<T>::AddHeap(e, heap);
+    }
+  }
 };
 
 template <class T>
@@ -627,7 +744,25 @@ struct Codec<T> : codec_internal::OwnedCodec<T, Codec<T>> {
       }
     }
   }
-  static std::size_t HeapBytes(const T& x) { return x.size() * (sizeof(typename T::value_type) + 48); }
+  static constexpr bool MappedFixed() {
+    if constexpr (kMap) return Codec<typename T::mapped_type>::kFixed;
+    return true;
+  }
+  static constexpr bool kHeapDeep = !(Codec<Key>::kFixed && MappedFixed());
+  static void AddHeap(const T& x, Heap* heap) {
+    heap->bytes += x.size() * (sizeof(typename T::value_type) + 48);
+    if constexpr (kHeapDeep) {
+      heap->visits += x.size();
+      for (const auto& e : x) {
+        if constexpr (kMap) {
+          Codec<Key>::AddHeap(e.first, heap);
+          Codec<typename T::mapped_type>::AddHeap(e.second, heap);
+        } else {
+          Codec<Key>::AddHeap(e, heap);
+        }
+      }
+    }
+  }
 
  private:
   static std::size_t ElementSize(const typename T::value_type& e) {
@@ -652,21 +787,28 @@ struct Codec<T> : codec_internal::OwnedCodec<T, Codec<T>> {
     at = codec_internal::WriteVarint(x.size(), at);
     if constexpr (!codec_internal::kIsUnordered<T>) {
       for (const auto& e : x) at = WriteElement<kAsKey>(e, at);
+      return at;
     } else {
       // The order of an unordered container is an accident of its history; bytes must be a function of the value.
-      std::vector<std::string> elements;
-      elements.reserve(x.size());
-      for (const auto& e : x) {
-        elements.emplace_back(ElementSize(e), '\0');
-        WriteElement<kAsKey>(e, elements.back().data());
+      char* const begin = at;
+      std::vector<std::size_t> ends;
+      ends.reserve(x.size());
+      for (const auto& e : x) ends.push_back(static_cast<std::size_t>((at = WriteElement<kAsKey>(e, at)) - begin));
+      const std::string written(begin, at);
+      std::vector<std::string_view> elements;
+      elements.reserve(ends.size());
+      for (std::size_t from = 0; std::size_t end : ends) {
+        elements.push_back(std::string_view(written).substr(from, end - from));
+        from = end;
       }
       std::sort(elements.begin(), elements.end());
-      for (const std::string& e : elements) {
-        std::memcpy(at, e.data(), e.size());
+      at = begin;
+      for (std::string_view e : elements) {
+        codec_internal::CopyShort(at, e.data(), e.size());
         at += e.size();
       }
+      return at;
     }
-    return at;
   }
 };
 
@@ -698,10 +840,9 @@ struct StructCodec<T, std::tuple<M...>> : OwnedCodec<T, StructCodec<T, std::tupl
   static void ReadOwned(ByteReader& in, T* x) {
     boost::pfr::for_each_field(*x, [&]<class F>(F& field) { Codec<F>::ReadOwned(in, &field); });
   }
-  static std::size_t HeapBytes(const T& x) {
-    std::size_t bytes = 0;
-    boost::pfr::for_each_field(x, [&]<class F>(const F& field) { bytes += Codec<F>::HeapBytes(field); });
-    return bytes;
+  static constexpr bool kHeapDeep = (Codec<M>::kHeapDeep || ...);
+  static void AddHeap(const T& x, Heap* heap) {
+    boost::pfr::for_each_field(x, [&]<class F>(const F& field) { Codec<F>::AddHeap(field, heap); });
   }
 };
 
@@ -711,13 +852,31 @@ template <class T>
   requires(codec_internal::kIsStruct<T> && codec_internal::Storable<T>::value)
 struct Codec<T> : codec_internal::StructCodec<T, decltype(boost::pfr::structure_to_tuple(std::declval<const T&>()))> {};
 
-// A user's own codec: its bytes behind their length, so that they can be skipped.
+namespace codec_internal {
+// What this thread's Size() calls of users' codecs have encoded for the Write() calls that follow, by the address of the value.
+inline std::unordered_map<const void*, std::string>& Encoded() {
+  thread_local std::unordered_map<const void*, std::string> encoded;
+  return encoded;
+}
+}  // namespace codec_internal
+
+// A user's own codec: its bytes behind their length, so that they can be skipped. Each value is encoded once: a codec that gives more bytes
+// the second time would write beyond the room that was made for the first.
 template <class T>
   requires codec_internal::HasUserCodec<T>
 struct Codec<T> : codec_internal::OwnedCodec<T, Codec<T>> {
   static constexpr bool kKeyDiffers = false;  // the author of the codec answers for "equal keys, equal bytes"
-  static std::size_t Size(const T& x) { return Codec<std::string>::Size(Bytes(x)); }
-  static char* Write(const T& x, char* at) { return Codec<std::string>::Write(Bytes(x), at); }
+  static std::size_t Size(const T& x) {
+    std::string bytes = Bytes(x);
+    std::size_t size = Codec<std::string>::Size(bytes);
+    codec_internal::Encoded()[&x] = std::move(bytes);
+    return size;
+  }
+  static char* Write(const T& x, char* at) {
+    auto encoded = codec_internal::Encoded().extract(&x);
+    if (encoded.empty()) throw std::logic_error("a value with a codec of its own is written without having been measured");
+    return Codec<std::string>::Write(encoded.mapped(), at);
+  }
   static char* WriteKey(const T& x, char* at) { return Write(x, at); }
   static void Skip(ByteReader& in) { in.Sized(); }
   static void ReadOwned(ByteReader& in, T* x) {
@@ -725,7 +884,12 @@ struct Codec<T> : codec_internal::OwnedCodec<T, Codec<T>> {
     if (in.ok()) RopewalkDecode(own, *x);
     if (!own.ok()) in.Raw(in.remaining() + 1);
   }
-  static std::size_t HeapBytes(const T& x) { return Bytes(x).size(); }
+  static constexpr bool kHeapDeep = true;
+  static void AddHeap(const T& x, Heap* heap) {
+    const std::size_t bytes = Bytes(x).size();
+    heap->bytes += bytes;
+    heap->visits += 1 + bytes / 16;
+  }
 
  private:
   static std::string Bytes(const T& x) {

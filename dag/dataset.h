@@ -183,6 +183,7 @@ class Dataset : public DatasetBase {
   // Each different record once.
   auto Distinct(PartitionOptions options = {}, Site site = Site::Here()) const {
     CheckStored<Owned<T>>();
+    CheckKey<Owned<T>>();
     PlanNodePtr node = NewNode("Distinct", site, Partitions(options.partitions), TypeHash<Owned<T>>());
     AddMapSide<AddRecord, AggregateWriter<Owned<T>, Nothing, KeepFirst>>(
         *node, 0, node->partitions(), [](const TaskContext& context, SegmentWriter* out, std::uint32_t parts) {
@@ -321,7 +322,8 @@ class Dataset : public DatasetBase {
     return all;
   }
 
-  // The n largest records, largest first; equal ones in the order of the input.
+  // The n largest records, largest first, in SortBy's order of records (NaN is larger than all numbers); equal ones in the order of the
+  // input.
   std::vector<Owned<T>> Top(std::size_t n, Site site = Site::Here()) const {
     static_assert(std::totally_ordered<Owned<T>>, "Top(n): the records have no operator<; use Top(n, key)");
     return Top(n, [](const Owned<T>& record) { return record; }, site);
@@ -435,10 +437,19 @@ class Dataset : public DatasetBase {
     static_assert(
         Storable<U>,
         "this operation stores or sends records, and Ropewalk cannot encode their type: use arithmetic types, enums, std::string, "
-        "pair, tuple, array, vector, optional, map, set, structs of such, or give the type RopewalkEncode and RopewalkDecode");
+        "pair, tuple, array, vector, optional, map, set, structs of such (those with a C array, a base class, a union or bit-fields only "
+        "when they are trivially copyable), or give the type RopewalkEncode and RopewalkDecode");
     static_assert(!Storable<U> || codec_internal::kHasDefaults<U>,
                   "a record that is stored or sent needs a default constructor: it is made empty, and then read into; give the class one "
                   "(Point() = default;)");
+  }
+  template <class K>
+  static constexpr void CheckKey() {
+    static_assert(
+        !Storable<K> || kKey<K>,
+        "this operation compares keys as bytes, and Ropewalk cannot look into the type of these: a C array, a base class, a union, "
+        "bit-fields or private members may hold padding or -0.0, so that equal keys have different bytes; use std::array and public "
+        "members, or give the type RopewalkEncode and RopewalkDecode");
   }
   static constexpr void CheckPair() {
     static_assert(pipe_internal::Pairlike<T>,
@@ -464,6 +475,7 @@ class Dataset : public DatasetBase {
   // A map side that combines, and one that does not.
   template <class K, class V, class Adder, class Combine>
   void AddAggregateSide(PlanNode& node, Combine combine) const {
+    CheckKey<K>();
     using Writer = AggregateWriter<K, V, Combine>;
     AddMapSide<Adder, Writer>(node, 0, node.partitions(), [combine](const TaskContext& context, SegmentWriter* out, std::uint32_t parts) {
       return std::make_unique<Writer>(ShuffleOptionsOf(context, parts), out, combine);
@@ -473,6 +485,7 @@ class Dataset : public DatasetBase {
   void AddShuffleSide(PlanNode& node, std::uint32_t side) const {
     CheckStored<K>();
     CheckStored<V>();
+    CheckKey<K>();
     using Writer = ShuffleWriter<K, V>;
     AddMapSide<AddPair, Writer>(node, side, node.partitions(), [](const TaskContext& context, SegmentWriter* out, std::uint32_t parts) {
       return std::make_unique<Writer>(ShuffleOptionsOf(context, parts), out);
@@ -500,9 +513,10 @@ class Dataset : public DatasetBase {
   Dataset<R> SortInto(const char* op, const SortByOptions& options, Site site) const {
     using Writer = SortWriter<K, P, Order>;
     PlanNodePtr node = NewNode(op, site, Partitions(options.partitions), HashCombine(TypeHash<K, R>(), options.descending));
-    AddMapSide<Adder, Writer>(*node, 0, kSortParts, [](const TaskContext& context, SegmentWriter* out, std::uint32_t) {
-      return std::make_unique<Writer>(SortOptionsFor(context.settings->operator_bytes), out);
-    });
+    AddMapSide<Adder, Writer>(*node, 0, kSortParts,
+                              [tasks = this->node()->partitions()](const TaskContext& context, SegmentWriter* out, std::uint32_t) {
+                                return std::make_unique<Writer>(SortOptionsFor(context, tasks), out);
+                              });
     return {node, std::make_shared<SortStream<K, R, Order, kByKey>>(node->stage_id(), node->partitions())};
   }
 

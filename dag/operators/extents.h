@@ -19,12 +19,14 @@
 
 namespace ropewalk::dag {
 
-// How a map side writes its shuffle. All of it are plan constants: block bytes are a function of the records and of these.
+// How a map side writes its shuffle. The numbers are plan constants: block bytes are a function of the records and of these.
 struct ShuffleOptions {
   std::uint32_t partitions = 1;
   std::uint64_t memory_bytes_max = 256ull << 20;  // Settings::operator_bytes
   std::uint64_t extent_bytes_max = 256ull << 10;  // a longer record has an extent of its own
   HugePages* pages = &ProcessPages();
+  RecordCursor* cursor = nullptr;  // of the task
+  bool precise_cursor = false;     // as TaskContext's
 };
 
 // Gathers records in one buffer for each part and hands full ones on as extents. Extents hold whole records.

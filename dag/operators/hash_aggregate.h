@@ -20,6 +20,7 @@
 #include "dag/codec.h"
 #include "dag/operators/byte_table.h"
 #include "dag/operators/extents.h"
+#include "dag/operators/place.h"
 #include "dag/task.h"
 
 namespace ropewalk::dag {
@@ -48,6 +49,10 @@ struct KeepFirst {
 };
 
 // A table of K → V with staged keys. V lies in the entry where it may be moved as bytes, else in a vector beside it.
+//
+// What a value holds besides itself is counted exactly where that costs nothing. Where every element of a container must be asked, it is
+// counted anew only when about as many elements were combined into it as it had, or when what they held would double it: until then all of
+// that is added. So the count costs no more than the combiner has touched, and is a function of the values.
 template <class K, class V, class Combine>
 class AggregateTable {
  public:
@@ -57,6 +62,9 @@ class AggregateTable {
   using Entry = typename Table::Entry;
 
   AggregateTable(Combine combine, HugePages* pages) : combine_(std::move(combine)), table_(pages), long_key_(pages) {}
+
+  // From now on each record is combined when it is added, so that a crash finds the cursor there. When Add() gives true stays the same.
+  void CombineAtOnce() { staged_max_ = 1; }
 
   // True once every 64 records or so: then is the time to look at bytes().
   template <class X, class Y>
@@ -90,11 +98,13 @@ class AggregateTable {
   void Clear() {
     table_.Clear();
     values_.clear();
+    held_.clear();
     heap_bytes_ = 0;
   }
   void Release() {
     table_.Release();
     values_ = {};
+    held_ = {};
     heap_bytes_ = 0;
   }
 
@@ -106,14 +116,15 @@ class AggregateTable {
       std::uint64_t hash = long_key_.Set(key_bytes, write);
       table_.Reserve(1, PadTo8(key_bytes));
       Stage(0, std::forward<Y>(value));
+      added_alone_ = 0;
       CombineOne(table_.Locate(hash), hash, long_key_.data(), static_cast<std::uint32_t>(key_bytes), staged_[0]);
       return true;
     }
     Stage(batch_.count(), std::forward<Y>(value));
     table_.PrefetchSlot(batch_.Push(key_bytes, write));
-    if (!batch_.full()) return false;
+    if (batch_.count() < staged_max_) return false;
     Flush();
-    return true;
+    return staged_max_ == KeyBatch::kKeys || ++added_alone_ % KeyBatch::kKeys == 0;
   }
 
   template <class Y>
@@ -138,20 +149,54 @@ class AggregateTable {
       if (inserted) {
         entry->payload = static_cast<std::uint32_t>(values_.size());
         values_.push_back(std::move(value));
-        heap_bytes_ += sizeof(V) + Codec<V>::HeapBytes(values_.back());
+        const Heap heap = HeapOf(values_.back());
+        heap_bytes_ += sizeof(V) + heap.bytes;
+        if constexpr (kDeep) {
+          heap_bytes_ += sizeof(Held);
+          held_.push_back({heap, heap.bytes, 0});
+        }
+      } else if constexpr (!kDeep) {
+        V& acc = values_[entry->payload];
+        heap_bytes_ -= HeapOf(acc).bytes;
+        CombineInto(combine_, acc, std::as_const(value));
+        heap_bytes_ += HeapOf(acc).bytes;
       } else {
         V& acc = values_[entry->payload];
-        heap_bytes_ -= Codec<V>::HeapBytes(acc);
+        Held& held = held_[entry->payload];
+        const Heap more = HeapOf(value);
         CombineInto(combine_, acc, std::as_const(value));
-        heap_bytes_ += Codec<V>::HeapBytes(acc);
+        held.bytes += more.bytes;
+        heap_bytes_ += more.bytes;
+        held.visits += more.visits + 1;
+        if (held.visits > held.counted.visits || held.bytes > 2 * held.counted.bytes) {
+          heap_bytes_ -= held.bytes;
+          const Heap heap = HeapOf(acc);
+          held = {heap, heap.bytes, 0};
+          heap_bytes_ += heap.bytes;
+        }
       }
     }
+  }
+
+  static constexpr bool kDeep = !kInline && Codec<V>::kHeapDeep;
+  struct Held {
+    Heap counted;        // when it was counted last
+    std::size_t bytes;   // with what was combined into it since
+    std::size_t visits;  // of elements since
+  };
+  static Heap HeapOf(const V& value) {
+    Heap heap;
+    Codec<V>::AddHeap(value, &heap);
+    return heap;
   }
 
   Combine combine_;
   Table table_;
   std::vector<V> values_;
+  std::vector<Held> held_;  // of each of them, where kDeep
   std::size_t heap_bytes_ = 0;
+  std::size_t staged_max_ = KeyBatch::kKeys;
+  std::uint64_t added_alone_ = 0;  // records since a batch would have begun
   KeyBatch batch_;
   LongKey long_key_;
   V staged_[KeyBatch::kKeys] = {};
@@ -164,7 +209,9 @@ class AggregateWriter {
   AggregateWriter(const ShuffleOptions& options, SegmentWriter* out, Combine combine = {})
       : options_(options),
         table_(std::make_unique<Table>(std::move(combine), options.pages)),
-        buffers_(out, options.partitions, options.memory_bytes_max / 4, options.extent_bytes_max, options.pages) {}
+        buffers_(out, options.partitions, options.memory_bytes_max / 4, options.extent_bytes_max, options.pages) {
+    if (options.precise_cursor) table_->CombineAtOnce();
+  }
 
   // Key: K or View<K>; value: V or View<V>. Both are copied. An error is kept: see status().
   template <class X, class Y>
@@ -187,6 +234,8 @@ class AggregateWriter {
  private:
   using Table = AggregateTable<K, V, Combine>;
   void WriteTable() {
+    const SavedPlace place(options_.cursor);
+    StandAt(options_.cursor, "the values combined so far");
     table_->table().ForEach([&](typename Table::Entry& entry) {
       const V& value = table_->value(entry);
       std::string_view key = entry.key();
@@ -197,6 +246,7 @@ class AggregateWriter {
       });
     });
     table_->Clear();
+    place.GoBack();
   }
 
   ShuffleOptions options_;
@@ -228,11 +278,14 @@ template <class K, class V, class Combine, class Sink>
 class AggregateMerger {
  public:
   AggregateMerger(TaskContext& context, Combine combine, Sink& sink)
-      : context_(context), sink_(sink), table_(std::make_unique<Table>(std::move(combine), &ProcessPages())) {}
+      : context_(context), sink_(sink), table_(std::make_unique<Table>(std::move(combine), &ProcessPages())) {
+    if (context.precise_cursor) table_->CombineAtOnce();
+  }
 
   Status Merge(ExtentStream& in, std::uint32_t level) {
     const std::uint64_t memory_bytes_max = context_.settings->operator_bytes;
     table_->Clear();
+    StandAtRecord();
     std::unique_ptr<SpillParts> spill;
     std::optional<PartitionBuffers> buffers;
     auto spill_table = [&] {
@@ -240,16 +293,23 @@ class AggregateMerger {
         spill = std::make_unique<SpillParts>(context_.spill, context_.progress, kSpillFanout);
         buffers.emplace(spill.get(), kSpillFanout, memory_bytes_max / 8, 64 << 10);
       }
+      StandAt(context_.cursor, "the values combined so far");
       SpillTable(*buffers, level);
+      StandAtRecord();
       return buffers->status();
     };
     RETURN_IF_ERROR(ForEachExtent(in, [&](const Extent& extent) -> Status {
       ByteReader reader(AsView(extent.bytes));
       std::string_view key;
-      for (std::uint64_t i = 0; i < extent.records; ++i) {
-        if (!ReadRecord<K, V>(reader, &key, &value_)) return DamagedExtent(extent);
-        if (table_->AddEncoded(key, value_) && table_->bytes() >= memory_bytes_max && table_->count() > 1 && level < kSpillLevelsMax) {
-          RETURN_IF_ERROR(spill_table());
+      const std::uint64_t step = context_.precise_cursor ? 1 : extent.records;
+      for (std::uint64_t left = extent.records; left > 0; left -= step) {
+        if (context_.cursor != nullptr) context_.cursor->offset.store(records_, std::memory_order_relaxed);
+        records_ += step;
+        for (std::uint64_t i = 0; i < step; ++i) {
+          if (!ReadRecord<K, V>(reader, &key, &value_)) return DamagedExtent(extent);
+          if (table_->AddEncoded(key, value_) && table_->bytes() >= memory_bytes_max && table_->count() > 1 && level < kSpillLevelsMax) {
+            RETURN_IF_ERROR(spill_table());
+          }
         }
       }
       return reader.empty() ? Status() : DamagedExtent(extent);
@@ -273,6 +333,8 @@ class AggregateMerger {
   using Table = AggregateTable<K, V, Combine>;
   using Record = std::pair<typename Codec<K>::View, typename Codec<V>::View>;
 
+  void StandAtRecord() const { StandAt(context_.cursor, "the shuffled records", records_); }
+
   void SpillTable(PartitionBuffers& buffers, std::uint32_t level) {
     table_->table().ForEach([&](typename Table::Entry& entry) {
       const V& value = table_->value(entry);
@@ -286,14 +348,18 @@ class AggregateMerger {
   }
 
   Status Emit() {
-    batch_.resize(kBatchRecords);
+    StandAt(context_.cursor, "the combined keys", emitted_);
+    const std::size_t batch_max = context_.precise_cursor ? 1 : kBatchRecords;
+    batch_.resize(batch_max);
     std::size_t n = 0;
     std::size_t walk = 0;
     while (typename Table::Entry* entry = table_->table().Next(&walk)) {
+      if (n == 0 && context_.cursor != nullptr) context_.cursor->offset.store(emitted_, std::memory_order_relaxed);
+      ++emitted_;
       ByteReader key(entry->key());
       Codec<K>::Read(key, &batch_[n].first);
       batch_[n].second = typename Codec<V>::View(std::move(table_->value(*entry)));  // a string keeps its place: its view does not move it
-      if (++n == kBatchRecords) {
+      if (++n == batch_max) {
         if (context_.Cancelled()) return CancelledStatus(context_);
         RETURN_IF_ERROR(sink_(std::span<const Record>(batch_.data(), n)));
         n = 0;
@@ -307,6 +373,8 @@ class AggregateMerger {
   std::unique_ptr<Table> table_;
   typename Codec<V>::View value_{};
   std::vector<Record> batch_;
+  std::uint64_t records_ = 0;  // read so far, those twice that a spill has held
+  std::uint64_t emitted_ = 0;
 };
 
 // Merges partition `partition` of all segments of `input`. Sink: Status(std::span<const std::pair<View<K>, View<V>>>), in the order in

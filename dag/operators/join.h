@@ -56,6 +56,7 @@ class JoinMerger {
       : context_(context),
         sink_(sink),
         memory_bytes_max_(context.settings->operator_bytes),
+        batch_max_(context.precise_cursor ? 1 : kBatchRecords),
         table_(std::make_unique<GroupTable>(&ProcessPages())),
         batch_(kBatchRecords) {}
 
@@ -229,7 +230,7 @@ class JoinMerger {
         Codec<K>::Read(key_reader, &record.first);
         Codec<A>::Read(kBuildLeft ? build : probe, &record.second.first);
         Codec<B>::Read(kBuildLeft ? probe : build, &record.second.second);
-        if (++batch_count_ == kBatchRecords) RETURN_IF_ERROR(Flush());
+        if (++batch_count_ >= batch_max_) RETURN_IF_ERROR(Flush());
       }
     }
     return {};
@@ -242,6 +243,7 @@ class JoinMerger {
   TaskContext& context_;
   Sink& sink_;
   const std::uint64_t memory_bytes_max_;
+  const std::size_t batch_max_;
   std::unique_ptr<GroupTable> table_;
   std::vector<Record> batch_;
   std::size_t batch_count_ = 0;

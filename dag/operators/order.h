@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "dag/codec.h"
+#include "dag/members.h"
 
 namespace ropewalk::dag {
 
@@ -44,6 +45,17 @@ concept HasLess = requires(const V& a, const V& b) {
 
 template <class V>
 inline constexpr bool kIsMembers = codec_internal::kIsTuple<V>;
+
+template <class V>
+constexpr bool OrderedByMembers() {
+  if constexpr (std::is_class_v<V> && std::is_aggregate_v<V>) {
+    return member_internal::ComesApart<V>();
+  } else {
+    return false;
+  }
+}
+template <class V>
+inline constexpr bool kOrderedByMembers = OrderedByMembers<V>();
 
 // Three-way comparison of two views of the same type.
 template <class V>
@@ -74,9 +86,11 @@ int Compare(const V& a, const V& b) {
     return a.size() < b.size() ? -1 : a.size() > b.size() ? 1 : 0;
   } else if constexpr (HasLess<V>) {
     return a < b ? -1 : b < a ? 1 : 0;
-  } else {
-    static_assert(std::is_aggregate_v<V>, "Ropewalk cannot order this type: give it an operator<, or sort by a key that has one");
+  } else if constexpr (kOrderedByMembers<V>) {
     return Compare(boost::pfr::structure_tie(a), boost::pfr::structure_tie(b));
+  } else {
+    static_assert(kOrderedByMembers<V>, "Ropewalk cannot order this type: give it an operator<, or sort by a key that has one");
+    return 0;
   }
 }
 template <class... M>

@@ -1,9 +1,12 @@
 #include "dag/operators/sort_arena.h"
 
+#include <algorithm>
+
 namespace ropewalk::dag {
 
 void SortArena::NewChunk(std::size_t bytes) {
-  const std::size_t chunks = (bytes + kChunkBytes - 1) >> kChunkBits;
+  const std::size_t chunks =
+      std::max<std::size_t>((bytes + kChunkBytes - 1) >> kChunkBits, 1);  // At() needs one for a record of no bytes, too
   buffers_.push_back(pages_->Take(chunks << kChunkBits));
   used_ = chunks_.size() << kChunkBits;
   at_ = buffers_.back().data();

@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -31,26 +33,33 @@ class SortMerger {
   using Record = std::conditional_t<kKeyOnly, Key, std::pair<Key, Payload>>;
 
   SortMerger(TaskContext& context, const TaskInput& input, Order order, Sink& sink)
-      : context_(context), input_(input), order_(std::move(order)), sink_(sink) {}
+      : context_(context), input_(input), order_(std::move(order)), sink_(sink), records_max_(context.precise_cursor ? 1 : kRecords) {}
 
   Status Merge(std::uint32_t partition, std::uint32_t partitions) {
     std::vector<SortRun> runs;
-    std::vector<Extent> holders;
-    RETURN_IF_ERROR(ReadSortRuns(context_, input_, &runs, &holders));
-    if (runs.empty()) return {};
-    for (const SortRun& run : runs) {
-      for (const SortMark& mark : run.blocks)
-        if (!Decodes(mark)) return DamagedMark(run);
-      for (const SortMark& mark : run.samples)
-        if (!Decodes(mark)) return DamagedMark(run);
-      if (!Decodes(run.last)) return DamagedMark(run);
+    {
+      MarkKeys samples;
+      RETURN_IF_ERROR(ReadSortRuns(context_, input_, &runs, &samples));
+      if (runs.empty()) return {};
+      for (const SortRun& run : runs) {
+        for (const SortMark& mark : run.samples)
+          if (!Decodes(mark)) return DamagedMark(run);
+        if (!Decodes(run.last)) return DamagedMark(run);
+      }
+      FindBorders(runs, partition, partitions);
+      if (empty_) return {};
+      if constexpr (Order::kBytes) FindSkip(runs);
+      for (SortRun& run : runs) {
+        run.samples = {};
+        run.last = {};
+      }
     }
-    FindBorders(runs, partition, partitions);
-    if (empty_) return {};
-    if constexpr (Order::kBytes) FindSkip(runs);
+    MarkKeys marks;
+    Filter filter(*this);
+    RETURN_IF_ERROR(ReadSortBlocks(context_, input_, filter, &runs, &marks));
     for (const SortRun& run : runs) AddCursor(run);
     RETURN_IF_ERROR(StartCursors());
-    batch_.resize(kRecords);
+    batch_.resize(records_max_);
     RETURN_IF_ERROR(cursors_.size() == 1 ? DrainOne() : MergeAll());
     return Flush();
   }
@@ -129,32 +138,33 @@ class SortMerger {
       std::uint64_t end = s.i + 1 < s.run->samples.size() ? s.run->samples[s.i + 1].index : s.run->records;
       weights.push_back(end - s.run->samples[s.i].index);
     }
-    auto point = [&](std::size_t at) {
+    auto point = [&](std::size_t at, std::string* bytes) {
       const SortRun& run = *samples[items[at].place].run;
       const SortMark& mark = run.samples[samples[items[at].place].i];
-      return Point{DecodeKey(mark.key), run.segment, run.run, mark.index};
+      *bytes = mark.key;
+      return Point{DecodeKey(*bytes), run.segment, run.run, mark.index};
     };
     std::size_t lo = SplitterIndex(weights, partition, partitions), hi = samples.size();
     if (partition + 1 < partitions) hi = SplitterIndex(weights, partition + 1, partitions);
     if ((empty_ = lo == hi)) return;
-    if (lo > 0) lo_ = point(lo);
-    if (hi < samples.size()) hi_ = point(hi);
+    if (lo > 0) lo_ = point(lo, &lo_bytes_);
+    if (hi < samples.size()) hi_ = point(hi, &hi_bytes_);
   }
 
   // How many leading bytes all keys of this partition share: prefixes begin behind them.
   void FindSkip(const std::vector<SortRun>& runs) {
-    Key first = lo_ ? lo_->key : DecodeKey(runs[0].blocks[0].key), last = hi_ ? hi_->key : DecodeKey(runs[0].last.key);
+    Key first = lo_ ? lo_->key : DecodeKey(runs[0].samples[0].key), last = hi_ ? hi_->key : DecodeKey(runs[0].last.key);
     for (const SortRun& run : runs) {
-      Key a = DecodeKey(run.blocks[0].key), b = DecodeKey(run.last.key);
+      Key a = DecodeKey(run.samples[0].key), b = DecodeKey(run.last.key);
       if (!lo_ && order_.Compare(a, first) < 0) first = a;
       if (!hi_ && order_.Compare(b, last) > 0) last = b;
     }
     while (skip_ < first.size() && skip_ < last.size() && first[skip_] == last[skip_]) ++skip_;
   }
 
-  // Where block `b` begins compared with `p`: -1 before it, 0 exactly there or not known, 1 behind it. A cut key is only a lower bound.
-  int CompareBlock(const SortRun& run, std::size_t b, const Point& p) const {
-    const SortMark& mark = run.blocks[b];
+  // Where the block of `mark` begins compared with `p`: -1 before it, 0 exactly there or not known, 1 behind it. A cut key is only a lower
+  // bound.
+  int CompareBlock(const SortRun& run, const SortMark& mark, const Point& p) const {
     Key key = DecodeKey(mark.key);
     if constexpr (Order::kBytes) {
       if (mark.cut && p.key.substr(0, key.size()) == key) return 0;
@@ -162,24 +172,36 @@ class SortMerger {
     return ComparePoint(key, run.segment, run.run, mark.index, p);
   }
 
+  // Blocks are in order; only those that may hold something between lo and hi are read.
+  class Filter final : public BlockFilter {
+   public:
+    explicit Filter(const SortMerger& merger) : merger_(merger) {}
+    Verdict Judge(const SortRun& run, std::uint32_t block, const SortMark& mark) override {
+      if (!Decodes(mark)) return Verdict::kDamaged;
+      if (block == 0) begins_ = true;
+      begins_ = begins_ && (block == 0 || (merger_.lo_ && merger_.CompareBlock(run, mark, *merger_.lo_) < 0));
+      if (merger_.hi_ && merger_.CompareBlock(run, mark, *merger_.hi_) > 0) return Verdict::kBehind;
+      return begins_ ? Verdict::kBegins : Verdict::kWanted;
+    }
+
+   private:
+    const SortMerger& merger_;
+    bool begins_ = false;  // no block so far began at lo or behind it
+  };
+
   void AddCursor(const SortRun& run) {
-    // Blocks are in order; only those that may hold something between lo and hi are read.
-    std::size_t n = run.blocks.size(), begin = 0, end = n, check = n;
-    if (lo_) {
-      while (begin + 1 < n && CompareBlock(run, begin + 1, *lo_) < 0) ++begin;
-    }
+    const std::size_t n = run.marks.size();
+    if (n == 0) return;
+    std::size_t check = n;
     if (hi_) {
-      end = begin;
-      while (end < n && CompareBlock(run, end, *hi_) <= 0) ++end;
-      check = begin;
-      while (check + 1 < end && CompareBlock(run, check + 1, *hi_) < 0) ++check;
+      check = 0;
+      while (check + 1 < n && CompareBlock(run, run.marks[check + 1], *hi_) < 0) ++check;
     }
-    if (begin >= end) return;
     Cursor cursor;
     cursor.run = &run;
-    cursor.next_block = static_cast<std::uint32_t>(begin);
-    cursor.end_block = static_cast<std::uint32_t>(end);
-    cursor.check_block = static_cast<std::uint32_t>(check);
+    cursor.next_block = run.first_mark;
+    cursor.end_block = run.first_mark + static_cast<std::uint32_t>(n);
+    cursor.check_block = run.first_mark + static_cast<std::uint32_t>(check);
     cursors_.push_back(std::move(cursor));
   }
 
@@ -246,10 +268,10 @@ class SortMerger {
       }
       c.extent = std::move(*extent);
       std::uint32_t block = c.extent.part - c.run->first_part;
-      if (block >= c.end_block) return DamagedExtent(c.extent);
+      if (block < c.run->first_mark || block >= c.end_block) return DamagedExtent(c.extent);
       c.reader = ByteReader(AsView(c.extent.bytes));
       c.left = c.extent.records;
-      c.index = c.run->blocks[block].index;
+      c.index = c.run->marks[block - c.run->first_mark].index;
       c.check_hi = hi_.has_value() && block >= c.check_block;
       // Its records are counted as they leave: a block at a border of the range is read by two tasks.
       if (context_.progress != nullptr) context_.progress->bytes_in.fetch_add(c.extent.bytes.size(), std::memory_order_relaxed);
@@ -290,7 +312,7 @@ class SortMerger {
     Cursor& c = cursors_[0];
     while (!c.done) {
       Push(c);
-      if (batch_count_ == kRecords) RETURN_IF_ERROR(Flush());
+      if (batch_count_ == records_max_) RETURN_IF_ERROR(Flush());
       RETURN_IF_ERROR(Advance(c));
     }
     return {};
@@ -328,7 +350,7 @@ class SortMerger {
       const std::size_t leaf = winner.cursor + k;
       Cursor& c = cursors_[winner.cursor];
       Push(c);
-      if (batch_count_ == kRecords) RETURN_IF_ERROR(Flush());
+      if (batch_count_ == records_max_) RETURN_IF_ERROR(Flush());
       RETURN_IF_ERROR(Advance(c));
       if (c.done) [[unlikely]] {
         winner = {~std::uint64_t(0), winner.cursor | kDone};
@@ -360,6 +382,8 @@ class SortMerger {
   const TaskInput& input_;
   Order order_;
   Sink& sink_;
+  const std::size_t records_max_;    // in a batch
+  std::string lo_bytes_, hi_bytes_;  // their keys, encoded
   std::optional<Point> lo_, hi_;
   bool empty_ = false;    // nothing lies between the borders
   std::size_t skip_ = 0;  // leading bytes that all keys of the partition share

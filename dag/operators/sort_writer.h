@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/huge_pages.h"
 #include "dag/codec.h"
 #include "dag/operators/order.h"
+#include "dag/operators/place.h"
 #include "dag/operators/sort_arena.h"
 #include "dag/operators/sort_items.h"
 #include "dag/operators/sort_runs.h"
@@ -18,20 +21,27 @@
 
 namespace ropewalk::dag {
 
-// How a map side sorts. All of it are plan constants.
+// How a map side sorts. The numbers are plan constants.
 struct SortOptions {
   std::uint64_t memory_bytes_max = 64ull << 20;  // records and what sorts them
   std::uint64_t block_bytes = 256ull << 10;      // a longer record has a block of its own
-  std::uint32_t samples = 256;                   // for each run; fewer where there are very many map tasks
+  std::uint32_t samples = 256;                   // for each run, and together no more than
+  std::uint64_t sample_bytes_max = 1ull << 20;   // what a reducer needs for those of one map task
   HugePages* pages = &ProcessPages();
+  RecordCursor* cursor = nullptr;  // of the task
+  bool precise_cursor = false;     // as TaskContext's
 };
 
 // Runs as large as the operator's memory, but not above 64 MiB: gathering those misses the cache less than gathering 256 MiB, and a merge
 // of more runs costs less than that (docs/performance.md). Blocks shrink with the memory, since a merge holds one of each run: where
-// memory is little, runs are many.
-inline SortOptions SortOptionsFor(std::uint64_t operator_bytes) {
+// memory is little, runs are many. Every reducer holds the samples of all `map_tasks`: together they may take a quarter of its memory.
+inline SortOptions SortOptionsFor(const TaskContext& context, std::uint32_t map_tasks) {
+  const std::uint64_t operator_bytes = context.settings->operator_bytes;
   return {.memory_bytes_max = std::min<std::uint64_t>(operator_bytes, 64ull << 20),
-          .block_bytes = std::clamp<std::uint64_t>(operator_bytes / 64, 16ull << 10, 256ull << 10)};
+          .block_bytes = std::clamp<std::uint64_t>(operator_bytes / 64, 16ull << 10, 256ull << 10),
+          .sample_bytes_max = std::clamp<std::uint64_t>(operator_bytes / 4 / std::max(map_tasks, 1u), 1ull << 10, 1ull << 20),
+          .cursor = context.cursor,
+          .precise_cursor = context.precise_cursor};
 }
 
 template <class K, class P, class Order>
@@ -41,7 +51,7 @@ class SortWriter {
   SortWriter(const SortOptions& options, SegmentWriter* out, Order order = {})
       : options_(options),
         order_(std::move(order)),
-        runs_(out, options.block_bytes, options.samples, options.pages),
+        runs_(out, {options.block_bytes, options.samples, options.sample_bytes_max}, options.pages),
         records_(options.pages) {}
 
   // Key: K or View<K>; payload: P or View<P>. Both are copied. An error is kept: see status().
@@ -55,6 +65,12 @@ class SortWriter {
     char* end = Codec<K>::Write(key, at);
     if constexpr (!std::is_same_v<P, Nothing>) end = Codec<P>::Write(payload, end);
     items()[count_++] = {order_.Prefix(ViewOf(key, at, end)), SortItem::Place(offset, bytes)};
+    if constexpr (kUserOrder) {
+      // Keys are compared when the run is sorted, and nobody knows then where they came from: a key that its operator< cannot bear is found
+      // here.
+      if (options_.precise_cursor) [[unlikely]]
+        (void)order_.Compare(ViewOf(key, at, end), ViewOf(key, at, end));
+    }
     if (records_.used() + count_ * 2 * sizeof(SortItem) >= options_.memory_bytes_max) WriteRun();
   }
   const Status& status() const { return runs_.status(); }
@@ -70,6 +86,7 @@ class SortWriter {
 
  private:
   using Key = typename Order::Key;
+  static constexpr bool kUserOrder = !Order::kExact && !Order::kBytes;  // sorting may call code of the user
   SortItem* items() const { return reinterpret_cast<SortItem*>(items_.data()); }
 
   // The key as a view: what came in where that is one already, else read back from what was just written.
@@ -99,6 +116,11 @@ class SortWriter {
 
   void WriteRun() {
     if (count_ == 0) return;
+    std::optional<SavedPlace> place;
+    if constexpr (kUserOrder) {
+      place.emplace(options_.cursor);
+      StandAt(options_.cursor, "the run that is sorted");
+    }
     if (scratch_.bytes() < count_ * sizeof(SortItem)) scratch_ = options_.pages->Take(count_ * sizeof(SortItem));
     auto* scratch = reinterpret_cast<SortItem*>(scratch_.data());
     SortItems(items(), count_, scratch);
@@ -117,11 +139,12 @@ class SortWriter {
         if (item.size() > 64) __builtin_prefetch(ahead + std::min<std::uint64_t>(item.size(), 192) - 1);
       }
       std::string_view record = Record(items()[i]);
-      if (runs_.Put(record)) runs_.Mark(KeyBytes(record), Order::kBytes);
+      if (runs_.Put(record)) runs_.Mark(KeyBytes(record), i > 0 ? KeyBytes(Record(items()[i - 1])) : std::string_view(), Order::kBytes);
     }
     runs_.End(KeyBytes(Record(items()[count_ - 1])), Order::kBytes);
     count_ = 0;
     records_.Clear();
+    if (place) place->GoBack();
   }
   static std::string_view KeyBytes(std::string_view record) {
     ByteReader reader(record);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +17,8 @@
 #include "dag/codec.h"
 #include "dag/format.h"
 #include "dag/operators/hash_aggregate.h"
+#include "dag/operators/order.h"
+#include "dag/operators/place.h"
 #include "dag/plan/actions.h"
 #include "dag/plan/records.h"
 
@@ -36,7 +39,7 @@ class CountAccumulator {
 
 template <class T>
 using SumOf =
-    std::conditional_t<std::is_floating_point_v<T>, double,
+    std::conditional_t<std::is_floating_point_v<T>, std::conditional_t<std::is_same_v<T, long double>, long double, double>,
                        std::conditional_t<std::is_integral_v<T>, std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>, T>>;
 
 template <class S, class T>
@@ -76,7 +79,28 @@ class ReduceAccumulator {
   O next_{};
 };
 
-// Records one after another, encoded; T is owned.
+// Records one after another behind their number, encoded; T is owned. The number says how many there are of those that take no bytes.
+template <class T>
+class EncodedRecords {
+ public:
+  template <class X>
+  void Add(const X& record) {
+    EncodeTo<T>(record, &bytes_);
+    ++count_;
+  }
+  // Of the records, or their number, which is what those without bytes cost.
+  std::uint64_t size() const { return std::max<std::uint64_t>(bytes_.size() - sizeof(count_), count_); }
+  void Drop() { std::string().swap(bytes_); }
+  std::string Take() {
+    std::memcpy(bytes_.data(), &count_, sizeof(count_));
+    return std::move(bytes_);
+  }
+
+ private:
+  std::uint64_t count_ = 0;
+  std::string bytes_ = std::string(sizeof(count_), '\0');
+};
+
 template <class T>
 class CollectAccumulator {
  public:
@@ -86,10 +110,10 @@ class CollectAccumulator {
   void operator()(X&& item) {
     if (left_ == 0 || too_large_) return;
     --left_;
-    EncodeTo<T>(item, &bytes_);
-    if (bytes_.size() > settings_->collect_bytes_max) {
+    records_.Add(item);
+    if (records_.size() > settings_->collect_bytes_max) {
       too_large_ = true;
-      std::string().swap(bytes_);
+      records_.Drop();
     }
   }
   Status status() const {
@@ -98,7 +122,7 @@ class CollectAccumulator {
   }
   Result<std::string> Finish() {
     if (too_large_) return CollectTooLarge(*settings_, op_);
-    return std::move(bytes_);
+    return records_.Take();
   }
 
  private:
@@ -106,19 +130,21 @@ class CollectAccumulator {
   std::string op_;
   std::size_t left_;
   bool too_large_ = false;
-  std::string bytes_;
+  EncodedRecords<T> records_;
 };
 
 template <class T>
 Status DecodeRecordsInto(std::string_view bytes, std::vector<T>* out) {
   ByteReader in(bytes);
-  while (!in.empty()) {
+  std::uint64_t left = in.Fixed<std::uint64_t>();
+  if (Codec<T>::kBytesMin > 0 && left > in.remaining()) return DamagedResult("Collect");
+  for (; left > 0; --left) {
     T record{};  // not in place: vector<bool> has no address to read to
     Codec<T>::ReadOwned(in, &record);
-    out->push_back(std::move(record));
     if (!in.ok()) return DamagedResult("Collect");
+    out->push_back(std::move(record));
   }
-  return {};
+  return in.ok() && in.empty() ? Status() : DamagedResult("Collect");
 }
 template <class T>
 Result<std::vector<T>> DecodeRecords(std::string_view bytes) {
@@ -133,10 +159,12 @@ std::vector<T> Concatenate(std::vector<std::vector<T>> parts) {
   return all;
 }
 
-// The n largest by key, largest first, equal ones in the order in which they came.
+// The n largest by key, largest first, equal ones in the order in which they came. Keys are ordered as SortBy orders them.
 template <class T, class KeyFn>
 std::vector<T> MergeTop(std::vector<T> records, std::size_t n, KeyFn key) {
-  std::stable_sort(records.begin(), records.end(), [&](const T& a, const T& b) { return std::invoke(key, b) < std::invoke(key, a); });
+  using Key = std::remove_cvref_t<std::invoke_result_t<KeyFn&, const T&>>;
+  std::stable_sort(records.begin(), records.end(),
+                   [&](const T& a, const T& b) { return order_internal::Compare<Key>(std::invoke(key, b), std::invoke(key, a)) < 0; });
   if (records.size() > n) records.resize(n);
   return records;
 }
@@ -146,28 +174,33 @@ std::vector<T> MergeTop(std::vector<T> records, std::size_t n, KeyFn key) {
 template <class O, class T, class KeyFn>
 class TopAccumulator {
  public:
-  using Key = std::remove_cvref_t<std::invoke_result_t<KeyFn&, const O&>>;
-  static_assert(std::is_invocable_v<std::less<>, const Key&, const Key&>, "Top: the key needs an operator<");
+  using Given = std::remove_cvref_t<std::invoke_result_t<KeyFn&, const O&>>;
+  using Key = Owned<Given>;  // it outlives the record
+  static_assert(std::is_invocable_v<std::less<>, const Given&, const Given&>, "Top: the key needs an operator<");
 
-  TopAccumulator(const TaskContext& context, std::size_t n, KeyFn key) : settings_(context.settings), n_(n), key_(std::move(key)) {}
+  TopAccumulator(const TaskContext& context, std::size_t n, KeyFn key)
+      : settings_(context.settings), cursor_(context.cursor), precise_cursor_(context.precise_cursor), n_(n), key_(std::move(key)) {}
   template <class X>
   void operator()(X&& item) {
     if (n_ == 0) return;
     const O& record = scratch_.As(item);
-    Key key = std::invoke(key_, record);
-    if (floor_ && !(*floor_ < key)) return;  // as small as the n-th so far, and later
+    Key key = KeyOf(record);
+    // A key that its operator< cannot bear is found here, and not when many are sorted.
+    if (precise_cursor_) [[unlikely]]
+      (void)order_internal::Compare<Key>(key, key);
+    if (floor_ && order_internal::Compare<Key>(*floor_, key) >= 0) return;  // as small as the n-th so far, and later
     kept_.push_back({std::move(key), record});
     if (kept_.size() >= 2 * n_ + 1024) Cut();
   }
   Status status() const { return n_ == 0 ? StopEarly() : Status(); }
   Result<std::string> Finish() {
     Cut();
-    std::string bytes;
+    EncodedRecords<O> records;
     for (const Kept& kept : kept_) {
-      EncodeTo<O>(kept.record, &bytes);
-      if (bytes.size() > settings_->collect_bytes_max) return CollectTooLarge(*settings_, "Top");
+      records.Add(kept.record);
+      if (records.size() > settings_->collect_bytes_max) return CollectTooLarge(*settings_, "Top");
     }
-    return bytes;
+    return records.Take();
   }
 
  private:
@@ -175,16 +208,31 @@ class TopAccumulator {
     Key key;
     O record;
   };
+  Key KeyOf(const O& record) {
+    if constexpr (std::is_same_v<Given, Key>) {
+      return std::invoke(key_, record);
+    } else {
+      Key key{};
+      AssignRecord(&key, std::invoke(key_, record));
+      return key;
+    }
+  }
   void Cut() {
     if (n_ == 0) return;
-    std::stable_sort(kept_.begin(), kept_.end(), [](const Kept& a, const Kept& b) { return b.key < a.key; });
+    const SavedPlace place(cursor_);
+    StandAt(cursor_, "the largest records so far");
+    std::stable_sort(kept_.begin(), kept_.end(),
+                     [](const Kept& a, const Kept& b) { return order_internal::Compare<Key>(b.key, a.key) < 0; });
     if (kept_.size() >= n_) {
       kept_.erase(kept_.begin() + n_, kept_.end());
       floor_ = kept_.back().key;
     }
+    place.GoBack();
   }
 
   const Settings* settings_;
+  RecordCursor* cursor_;
+  const bool precise_cursor_;
   std::size_t n_;
   KeyFn key_;
   Scratch<O> scratch_;

@@ -69,12 +69,15 @@ class GroupStream final : public Stream<View<std::pair<K, std::vector<V>>>> {
   explicit GroupStream(StageId stage) : stage_(stage) {}
   Status Run(TaskContext& context, std::uint32_t partition, BatchSink<F> sink) const override {
     ASSIGN_OR_RETURN(const TaskInput* input, FindInput(context, stage_, partition));
-    LeaveFiles(context);
+    LeaveFiles(context, "the groups");
     std::uint64_t index = 0;
     auto hand_on = [&](std::span<const F> batch) -> Status { return HandOn<F>(context, batch, &index, sink); };
     Batcher<Record> batcher(hand_on);
     std::size_t values_kept = 0;
+    std::uint64_t groups = 0;
     RETURN_IF_ERROR((MergeGroups<K, V>(context, *input, partition, [&](const View<K>& key, Values<V>& values) -> Status {
+      if (context.cursor != nullptr) context.cursor->offset.store(groups, std::memory_order_relaxed);
+      ++groups;
       std::vector<V> group;
       for (const View<V>& value : values) {
         V owned{};
@@ -84,7 +87,7 @@ class GroupStream final : public Stream<View<std::pair<K, std::vector<V>>>> {
       RETURN_IF_ERROR(values.status());
       values_kept += group.size();
       batcher(std::pair<const View<K>&, std::vector<V>&&>(key, std::move(group)));
-      if (values_kept < kValuesMax) return batcher.status();
+      if (values_kept < kValuesMax && !context.precise_cursor) return batcher.status();
       values_kept = 0;  // large groups are not gathered by the thousand
       return batcher.Flush();
     })));
@@ -103,7 +106,7 @@ class GroupFunctionStream final : public Stream<View<U>> {
   GroupFunctionStream(StageId stage, Fn fn) : stage_(stage), fn_(std::move(fn)) {}
   Status Run(TaskContext& context, std::uint32_t partition, BatchSink<View<U>> sink) const override {
     ASSIGN_OR_RETURN(const TaskInput* input, FindInput(context, stage_, partition));
-    LeaveFiles(context);
+    LeaveFiles(context, "the groups");
     Fn fn = fn_;
     Scratch<K> scratch;
     std::uint64_t groups = 0;
@@ -140,7 +143,7 @@ class JoinStream final : public Stream<View<std::pair<K, std::pair<A, B>>>> {
   Status Run(TaskContext& context, std::uint32_t partition, BatchSink<F> sink) const override {
     ASSIGN_OR_RETURN(const TaskInput* left, FindInput(context, left_, partition));
     ASSIGN_OR_RETURN(const TaskInput* right, FindInput(context, right_, partition));
-    LeaveFiles(context);
+    LeaveFiles(context, "the joined pairs");
     std::uint64_t index = 0;
     return MergeJoin<K, A, B>(context, *left, *right, partition,
                               [&](std::span<const F> batch) -> Status { return HandOn<F>(context, batch, &index, sink); });

@@ -16,7 +16,10 @@
 namespace ropewalk::dag {
 
 inline ShuffleOptions ShuffleOptionsOf(const TaskContext& context, std::uint32_t partitions) {
-  return {.partitions = partitions, .memory_bytes_max = context.settings->operator_bytes};
+  return {.partitions = partitions,
+          .memory_bytes_max = context.settings->operator_bytes,
+          .cursor = context.cursor,
+          .precise_cursor = context.precise_cursor};
 }
 
 // How an item becomes what a writer adds.
@@ -66,7 +69,7 @@ class AggregateStream final : public Stream<View<std::pair<K, V>>> {
   AggregateStream(StageId stage, Combine combine) : stage_(stage), combine_(std::move(combine)) {}
   Status Run(TaskContext& context, std::uint32_t partition, BatchSink<F> sink) const override {
     ASSIGN_OR_RETURN(const TaskInput* input, FindInput(context, stage_, partition));
-    LeaveFiles(context);
+    LeaveFiles(context, "the shuffled records");
     std::uint64_t index = 0;
     return MergeAggregates<K, V>(context, *input, partition, combine_,
                                  [&](std::span<const F> batch) -> Status { return HandOn<F>(context, batch, &index, sink); });
@@ -83,7 +86,7 @@ class DistinctStream final : public Stream<View<T>> {
   explicit DistinctStream(StageId stage) : stage_(stage) {}
   Status Run(TaskContext& context, std::uint32_t partition, BatchSink<View<T>> sink) const override {
     ASSIGN_OR_RETURN(const TaskInput* input, FindInput(context, stage_, partition));
-    LeaveFiles(context);
+    LeaveFiles(context, "the shuffled records");
     std::uint64_t index = 0;
     std::unique_ptr<View<T>[]> records;
     std::size_t room = 0;
@@ -126,8 +129,9 @@ class CacheStream final : public Stream<View<T>> {
   explicit CacheStream(StageId stage) : stage_(stage) {}
   Status Run(TaskContext& context, std::uint32_t partition, BatchSink<View<T>> sink) const override {
     ASSIGN_OR_RETURN(const TaskInput* input, FindInput(context, stage_, partition));
-    LeaveFiles(context);
+    LeaveFiles(context, "the cached records");
     std::uint64_t index = 0;
+    const std::uint64_t batch_max = context.precise_cursor ? 1 : kStreamBatchRecords;
     auto batch = std::make_unique<View<T>[]>(kStreamBatchRecords);
     for (const SegmentRef& segment : input->segments) {
       ASSIGN_OR_RETURN(std::unique_ptr<ExtentStream> extents, context.blocks->Open(segment, 0, 1));
@@ -135,7 +139,8 @@ class CacheStream final : public Stream<View<T>> {
         CountRead(context, extent.records, extent.bytes.size());
         ByteReader reader(AsView(extent.bytes));
         for (std::uint64_t left = extent.records; left > 0;) {
-          std::size_t n = std::min<std::uint64_t>(left, kStreamBatchRecords);
+          std::size_t n = std::min(left, batch_max);
+          if (context.cursor != nullptr) context.cursor->offset.store(index, std::memory_order_relaxed);
           for (std::size_t i = 0; i < n; ++i) Codec<T>::Read(reader, &batch[i]);
           if (!reader.ok()) return DamagedExtent(extent);
           RETURN_IF_ERROR(HandOn<View<T>>(context, {batch.get(), n}, &index, sink));

@@ -54,7 +54,7 @@ class SortStream final : public Stream<View<T>> {
   SortStream(StageId stage, std::uint32_t partitions) : stage_(stage), partitions_(partitions) {}
   Status Run(TaskContext& context, std::uint32_t partition, BatchSink<View<T>> sink) const override {
     ASSIGN_OR_RETURN(const TaskInput* input, FindInput(context, stage_, partition));
-    LeaveFiles(context);
+    LeaveFiles(context, "the sorted records");
     std::uint64_t index = 0;
     if constexpr (!kByKey) {
       return MergeSorted<K, Nothing, Order>(

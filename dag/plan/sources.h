@@ -67,7 +67,7 @@ class VectorStream final : public Stream<View<T>> {
     std::size_t begin = data_->size() * partition / partitions_, end = data_->size() * (partition + 1) / partitions_;
     auto views = std::make_unique<View<T>[]>(std::min(kStreamBatchRecords, end - begin));
     std::uint64_t index = begin;
-    LeaveFiles(context);
+    LeaveFiles(context, "the vector");
     while (begin < end) {
       std::size_t n = std::min(kStreamBatchRecords, end - begin);
       for (std::size_t i = 0; i < n; ++i) views[i] = View<T>((*data_)[begin + i]);

@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
 #include "base/status.h"
+#include "dag/operators/place.h"
 #include "dag/task.h"
 
 namespace ropewalk::dag {
@@ -77,11 +79,11 @@ Status HandOn(const TaskContext& context, std::span<const F> batch, std::uint64_
   }
   return {};
 }
-// Tells the cursor that no file is being read.
-inline void LeaveFiles(TaskContext& context) {
+// Tells the cursor that no file is being read, and what its offset counts from now on (as StandAt() takes it).
+inline void LeaveFiles(TaskContext& context, std::string_view what) {
   if (context.cursor == nullptr) return;
   context.cursor->split.store(context.id.task, std::memory_order_relaxed);
-  context.cursor->SetSource("");
+  StandAt(context.cursor, what);
 }
 
 // The input of this task that reads `stage`, whose `partition` the task is streaming; kInternal when the plan has none.

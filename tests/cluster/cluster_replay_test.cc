@@ -129,6 +129,33 @@ int ThrowMain(Job& job) {
   return 0;
 }
 
+// Combiners run when many records are staged: the one that is named must be the one that kills all the same.
+int CombineMain(Job& job, bool crash) {
+  job.ReadLines("crash_in")
+      .Map([](std::string_view line) { return std::pair(line.size() % 3, std::string(line)); })
+      .ReduceByKey([crash](std::string& last, const std::string& line) {
+        if (line == "poison" && crash) raise(SIGSEGV);
+        if (line == "poison") throw std::invalid_argument("cannot digest poison");
+        last = line;
+      })
+      .Count();
+  return 0;
+}
+
+// The poison is made where what two tasks have combined comes together.
+int ReduceMain(Job& job) {
+  job.FromVector(Numbers(40), {.partitions = 2})
+      .Map([](int n) { return std::pair(n % 39, n); })
+      .ReduceByKey(
+          [](int a, int b) {
+            if (b == 39) raise(SIGSEGV);
+            return a + b;
+          },
+          {.partitions = 1})
+      .Count();
+  return 0;
+}
+
 // Actions over a cached dataset, with a branch and a loop on results; slow enough to lose the cache in the middle.
 int CacheMain(Job& job) {
   auto squares = job.FromVector(Numbers(48), {.partitions = 6})
@@ -244,6 +271,9 @@ int RunJob(int argc, char** argv) {
   if (name == "branch") return BranchMain(job);
   if (name == "crash") return CrashMain(job);
   if (name == "throw") return ThrowMain(job);
+  if (name == "combine_crash") return CombineMain(job, true);
+  if (name == "combine_throw") return CombineMain(job, false);
+  if (name == "reduce_crash") return ReduceMain(job);
   if (name == "cache") return CacheMain(job);
   if (name == "written") return WrittenMain(job);
   if (name == "shuffle") return ShuffleMain(job);
@@ -384,6 +414,19 @@ TEST_F(ClusterReplay, ATaskThatEndsItsThreadIsNamed) {
   EXPECT_NE(client->err().find("error[TASK06]"), std::string::npos) << client->err();
   auto good = Submit("once");
   EXPECT_EQ(good->Wait(), 0) << good->err();
+}
+
+TEST_F(ClusterReplay, ARecordThatKillsItsCombinerIsNamed) {
+  for (const char* name : {"combine_crash", "combine_throw"}) {
+    auto client = Submit(name);
+    EXPECT_EQ(client->Wait(), 1) << client->err();
+    const std::string err = client->err();
+    for (const std::string& part : {std::string("crash_in"), "offset " + std::to_string(poison_offset_)})
+      EXPECT_NE(err.find(part), std::string::npos) << err;
+  }
+  auto behind = Submit("reduce_crash");
+  EXPECT_EQ(behind->Wait(), 1) << behind->err();
+  EXPECT_NE(behind->err().find("every time at input split 0, offset 39 of the shuffled records"), std::string::npos) << behind->err();
 }
 
 TEST_F(ClusterReplay, MainsOwnEndIsTheJobs) {

@@ -1,6 +1,7 @@
 // Actions: what comes back to main.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "tests/unit/dag_model.h"
@@ -33,6 +34,31 @@ TEST(Actions, TakeTopCountSumReduce) {
       if (by_value.size() > n) by_value.resize(n);
       EXPECT_EQ(in.Top(n, [](const Pair& p) { return p.second % 7; }), by_value);
     }
+    // A key that views the record, and one with NaN among the numbers.
+    Pairs by_text = data;
+    std::stable_sort(by_text.begin(), by_text.end(), [](const Pair& a, const Pair& b) { return b.first < a.first; });
+    if (by_text.size() > 9) by_text.resize(9);
+    EXPECT_EQ(in.Top(9, [](const Pair& p) -> std::string_view { return p.first; }), by_text);
+    auto half = [](std::int64_t v) { return v % 5 == 0 ? std::nan("") : v * 0.5; };
+    auto order = [](double a, double b) { return std::isnan(a) ? !std::isnan(b) : a > b; };
+    std::vector<double> halves;
+    for (std::int64_t v : plain) halves.push_back(half(v));
+    std::stable_sort(halves.begin(), halves.end(), order);
+    auto doubles = values.Map(half);
+    auto bits = [](const std::vector<double>& v) {
+      std::vector<std::string> text;
+      for (double d : v) text.push_back(std::to_string(std::abs(d)) + (d < 0 ? "-" : ""));
+      return text;
+    };
+    EXPECT_EQ(bits(doubles.SortBy([](double d) { return d; }, {.descending = true}).Collect()), bits(halves));
+    for (std::size_t n : {std::size_t(2), data.size() / 2}) {
+      std::vector<double> expected(halves.begin(), halves.begin() + std::min(n, halves.size()));
+      EXPECT_EQ(bits(doubles.Top(n)), bits(expected));
+      auto pairs = doubles.Map([](double d) { return std::pair(d, 1); }).Top(n);
+      std::vector<double> firsts;
+      for (const auto& [d, one] : pairs) firsts.push_back(d);
+      EXPECT_EQ(bits(firsts), bits(expected));
+    }
     EXPECT_EQ(values.Count(), data.size());
     EXPECT_EQ(values.Sum(), std::accumulate(plain.begin(), plain.end(), std::int64_t{0}));
     EXPECT_EQ(values.Map([](std::int64_t v) { return v * 0.5; }).Sum(), 0.5 * std::accumulate(plain.begin(), plain.end(), std::int64_t{0}));
@@ -48,6 +74,15 @@ TEST(Actions, TakeTopCountSumReduce) {
     EXPECT_EQ(totals.records, data.size());
     EXPECT_EQ(totals.bytes, all.size());
   });
+}
+
+TEST(Actions, TopOrdersNanAsSortByDoes) {
+  LocalBackend backend(2);
+  Session job = backend.NewSession();
+  auto top = job.FromVector(std::vector<double>{3, std::nan(""), 5, 4}).Top(2);
+  ASSERT_EQ(top.size(), 2u);
+  EXPECT_TRUE(std::isnan(top[0]));
+  EXPECT_EQ(top[1], 5);
 }
 
 TEST(Actions, CollectAboveTheLimitFailsAndNamesWriteText) {

@@ -231,6 +231,45 @@ void StructsOfPointers(Session& job) {
 void StructsOfViews(Session& job) {
   job.ReadLines("in").Map([](std::string_view line) { return Viewing{line}; }).Cache();
 }
+struct Located {
+  int id;
+  float xyz[3];
+};
+struct Flagged {
+  double seconds;
+  unsigned direct : 1;
+};
+struct Base {
+  double weight;
+};
+struct Derived : Base {
+  int n;
+};
+class Duration {
+ public:
+  Duration() = default;
+  explicit Duration(double seconds) : seconds_(seconds) {}
+
+ private:
+  double seconds_ = 0;
+};
+// expect: Ropewalk cannot look into the type of these
+void KeysWithAnArray(Session& job) { job.FromVector(std::vector<std::pair<Located, int>>()).ReduceByKey(std::plus<>()); }
+// expect: Ropewalk cannot look into the type of these
+void KeysWithBits(Session& job) { job.FromVector(std::vector<std::pair<Flagged, int>>()).GroupByKey(); }
+// expect: Ropewalk cannot look into the type of these
+void KeysWithABase(Session& job) { job.FromVector(std::vector<Derived>()).CountByKey(); }
+// expect: Ropewalk cannot look into the type of these
+void KeysWithPrivateFloats(Session& job) { job.FromVector(std::vector<std::vector<Duration>>()).Distinct(); }
+// expect: Ropewalk cannot order this type
+void SortByAnArray(Session& job) {
+  job.FromVector(std::vector<int>()).SortBy([](int n) { return Located{n, {}}; });
+}
+struct Named : Base {
+  std::string name;
+};
+// expect: Ropewalk cannot encode their type
+void StructsWithABaseAndText(Session& job) { job.FromVector(std::vector<int>()).Map([](int) { return Named(); }).Cache(); }
 // expect: Ropewalk cannot encode their type
 void OpaqueRecords(Session& job) {
   job.ReadLines("in").Map([](std::string_view line) { return Opaque(int(line.size())); }).Cache();

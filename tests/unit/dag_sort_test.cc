@@ -1,6 +1,8 @@
 // Sort and SortBy: the total order over partitions, for any number of them, any order of tasks, and runs of every size.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "tests/unit/dag_model.h"
 
 namespace ropewalk::dag {
@@ -51,6 +53,47 @@ TEST(Sort, ByPartOfTheTextAndBySeveralMembers) {
               [](const Pair& a, const Pair& b) { return std::pair(-a.second, a.first) < std::pair(-b.second, b.first); });
     EXPECT_EQ(job.FromVector(data).SortBy([](const Pair& p) { return std::pair(-p.second, p.first); }).Collect(), pairs);
   });
+}
+
+// Every reducer reads what map tasks say of all their runs, and holds their samples: that must not grow with the length of lines or the
+// number of runs.
+TEST(Sort, WhatIsSaidOfManyRunsOfLongLinesStaysSmall) {
+  constexpr std::size_t kLines = 4000, kBytes = 4096;
+  std::mt19937_64 random(7);
+  for (bool one_line : {false, true}) {
+    LocalBackend backend(2);
+    backend.options.operator_bytes = 256u << 10;
+    std::vector<std::string> lines(kLines, std::string(kBytes, 'z'));
+    for (std::size_t i = 0; i < kLines && !one_line; ++i)
+      for (std::size_t at = 0; at < kBytes; at += 8)
+        std::memcpy(&lines[i][at], std::to_string(10'000'000 + random() % 90'000'000).data(), 8);
+    Session job = backend.NewSession();
+    auto sorted = job.FromVector(lines, {.partitions = 4}).Sort({.partitions = 3});
+    auto got = sorted.Collect();
+    std::sort(lines.begin(), lines.end());
+    EXPECT_TRUE(got == lines);
+    std::uint64_t samples = 0, marks = 0, blocks = 0, runs = 0;
+    for (const auto& [id, segment] : backend.blocks.segments) {
+      for (const auto& extent : segment) {
+        if (extent.part == 0) {
+          samples += extent.bytes.size();
+          ByteReader reader(extent.bytes);
+          runs += reader.Varint();
+        } else if (extent.part == 1) {
+          marks += extent.bytes.size();
+        } else {
+          ++blocks;
+        }
+      }
+    }
+    EXPECT_GT(runs, 40u);
+    EXPECT_GT(blocks, 500u);
+    // Of each run its first and last keys, half a kilobyte of each; of equal lines all are as long as they may be, so there are few.
+    EXPECT_LT(samples, backend.options.operator_bytes / 4 + runs * (one_line ? 5000 : 1200)) << one_line;
+    if (!one_line) {
+      EXPECT_LT(marks, runs * 600 + blocks * 40);
+    }
+  }
 }
 
 }  // namespace

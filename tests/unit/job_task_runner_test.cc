@@ -164,6 +164,8 @@ TEST_F(RunnerTest, TheRecordThatFailedIsShown) {
       EXPECT_TRUE(fail_at(path + suffix, 6, precise).ends_with("at offset 6 (decompressed)")) << fail_at(path + suffix, 6, precise);
   EXPECT_TRUE(fail_at(path + ".none", 6, true).ends_with("at offset 6"));
   EXPECT_TRUE(fail_at(path, 1 << 20, true).ends_with("at offset 1048576"));
+  EXPECT_TRUE(fail_at("the shuffled records", 6, true).ends_with(", record 6 of the shuffled records"));
+  EXPECT_TRUE(fail_at("the groups", 6, false).ends_with(", in the batch that starts at record 6 of the groups"));
   std::filesystem::remove(path);
   std::filesystem::remove(path + ".gz");
 }

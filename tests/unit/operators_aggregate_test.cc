@@ -18,12 +18,14 @@ struct Plus {
 };
 
 template <class K, class V, class Combine>
-std::vector<std::uint64_t> WriteAggregates(FakeTask& task, const Maps<K, V>& maps, const Shape& shape, Combine combine) {
+std::vector<std::uint64_t> WriteAggregates(FakeTask& task, const Maps<K, V>& maps, const Shape& shape, Combine combine,
+                                           bool precise_cursor = false) {
   std::vector<std::uint64_t> hashes;
   for (const auto& records : maps) {
     auto segment = task.blocks.NewSegment({}, shape.partitions);
-    AggregateWriter<K, V, Combine> writer({.partitions = shape.partitions, .memory_bytes_max = shape.operator_bytes}, segment->get(),
-                                          combine);
+    AggregateWriter<K, V, Combine> writer(
+        {.partitions = shape.partitions, .memory_bytes_max = shape.operator_bytes, .precise_cursor = precise_cursor}, segment->get(),
+        combine);
     for (const auto& [key, value] : records) writer.Add(key, value);
     EXPECT_TRUE(writer.Finish().ok());
     EXPECT_EQ(writer.records_in(), records.size());
@@ -43,6 +45,9 @@ std::uint64_t CheckAggregate(const Maps<K, V>& maps, const Shape& shape, Combine
   auto hashes = WriteAggregates(task, maps, shape, combine);
   FakeTask again;
   EXPECT_EQ(hashes, WriteAggregates(again, maps, shape, combine)) << "block bytes must be a function of the records";
+  FakeTask retried;
+  EXPECT_EQ(hashes, WriteAggregates(retried, maps, shape, combine, true)) << "also where a retry combines one by one";
+  task.context.precise_cursor = maps.size() % 2 == 1;
   std::map<std::string, V> model, got;  // by encoded key: equal keys are equal bytes
   for (const auto& records : maps)
     for (const auto& [key, value] : records) {

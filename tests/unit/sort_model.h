@@ -79,6 +79,7 @@ std::vector<std::pair<K, P>> Model(const std::vector<std::vector<std::pair<K, P>
 inline std::vector<SortOptions> Shapes() {
   return {{},
           {.memory_bytes_max = 3000, .block_bytes = 200, .samples = 7},
+          {.memory_bytes_max = 2000, .block_bytes = 100, .samples = 50, .sample_bytes_max = 3000},
           {.memory_bytes_max = 1000, .block_bytes = 1, .samples = 1},
           {.memory_bytes_max = 20000, .block_bytes = 100000, .samples = 1000}};
 }

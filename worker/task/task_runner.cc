@@ -56,10 +56,13 @@ TaskPlace PlaceOf(const dag::RecordCursor& cursor) {
 // Where the task stood in its input, as words for a message.
 std::string Place(const dag::RecordCursor& cursor, bool precise) {
   std::string place = "input split " + std::to_string(cursor.split.load(std::memory_order_relaxed)) + ", ";
-  if (cursor.source[0] != 0) place += std::string(cursor.source) + " ";
-  place += precise ? "at offset " : "in the batch that starts at offset ";
-  place += std::to_string(cursor.offset.load(std::memory_order_relaxed));
-  if (IsCompressed(cursor.source)) place += " (decompressed)";
+  const std::string source = cursor.source, offset = std::to_string(cursor.offset.load(std::memory_order_relaxed));
+  // No path: words that say what the offset counts (dag/operators/place.h).
+  if (!source.empty() && source.find('/') == std::string::npos)
+    return place + (precise ? "record " : "in the batch that starts at record ") + offset + " of " + source;
+  if (!source.empty()) place += source + " ";
+  place += (precise ? "at offset " : "in the batch that starts at offset ") + offset;
+  if (IsCompressed(source)) place += " (decompressed)";
   if (std::string record = precise ? RecordText(cursor) : ""; !record.empty()) place += ": " + record;
   return place;
 }
