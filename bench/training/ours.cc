@@ -25,6 +25,7 @@
 #include "bench/hub.h"
 #include "bench/must.h"
 #include "mlrunner/collective/communicator.h"
+#include "mlrunner/collective/run/call_steps.h"
 #include "mlrunner/data/sampler.h"
 #include "mlrunner/executor/executor.h"
 #include "mlrunner/graph/builder.h"
@@ -240,6 +241,14 @@ int TrainRank(const Setup& s, int rank, int ranks, int hub) {
   }
   const Bindings bindings{share.count};
   auto executable = Must(Compile(graph, bindings, StepProgram(graph, 1), table, options));
+  // What the sums of a step take of the interpreter: each step must take as much, or something was measured that runs beside it.
+  std::uint64_t steps_of_sums = 0;
+  for (const Op& op : graph.ops) {
+    if (all == nullptr || op.def != &kAllReduce || op.half == Half::kDone) continue;
+    const TensorType& type = graph.value(op.inputs[1]).type;
+    const std::int64_t count = NumElements(Evaluate(type.shape, bindings));
+    steps_of_sums += Must(collective::StepsOf(*all, {.count = count, .dtype = type.dtype, .deterministic = job.deterministic}));
+  }
   StateStore states;
   std::vector<double> seconds, losses;
   std::vector<OpTime> times;
@@ -263,9 +272,13 @@ int TrainRank(const Setup& s, int rank, int ranks, int hub) {
     }
     if (all != nullptr && step == kWarmSteps) Must(all->Barrier());
     if (step == kWarmSteps) processor = ProcessorSeconds();
+    const std::uint64_t steps_before = all == nullptr ? 0 : all->steps();
     const double begin = Now();
     RunOutputs outputs = Must(executable->Run(inputs, states));
     if (step >= kWarmSteps && !traced) seconds.push_back(Now() - begin);
+    if (const std::uint64_t done = all == nullptr ? 0 : all->steps() - steps_before; done != steps_of_sums || (all != nullptr && done == 0))
+      Must(Status(Code::kInternal, "BENCH04", fmt::format("the sums of step {} took {} steps of the interpreter", step, done),
+                  fmt::format("their programs have {}", steps_of_sums), "let all sums go through the communicator"));
     losses.push_back(ToRef(outputs.outputs[0][0]).data.at(0));
     if (step + 1 == kWarmSteps + steps) processor = ProcessorSeconds() - processor;
     for (const OpTime& t : times) {

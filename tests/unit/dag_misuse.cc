@@ -269,7 +269,9 @@ struct Named : Base {
   std::string name;
 };
 // expect: Ropewalk cannot encode their type
-void StructsWithABaseAndText(Session& job) { job.FromVector(std::vector<int>()).Map([](int) { return Named(); }).Cache(); }
+void StructsWithABaseAndText(Session& job) {
+  job.FromVector(std::vector<int>()).Map([](int) { return Named(); }).Cache();
+}
 // expect: Ropewalk cannot encode their type
 void OpaqueRecords(Session& job) {
   job.ReadLines("in").Map([](std::string_view line) { return Opaque(int(line.size())); }).Cache();
