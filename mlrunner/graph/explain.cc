@@ -67,10 +67,19 @@ std::string Escape(std::string_view text) {
       escaped += "&amp;";
     else if (c == '"')
       escaped += "&quot;";
+    else if (static_cast<unsigned char>(c) < ' ' || c == '\x7f')
+      escaped += '?';  // XML has no way to write them
     else
       escaped += c;
   }
   return escaped;
+}
+
+// The beginning of a text, which does not end within a character of UTF-8.
+std::string Beginning(const std::string& text, std::size_t bytes_max) {
+  if (text.size() <= bytes_max) return text;
+  while (bytes_max > 0 && (static_cast<unsigned char>(text[bytes_max]) & 0xc0) == 0x80) --bytes_max;
+  return text.substr(0, bytes_max);
 }
 
 }  // namespace
@@ -131,7 +140,7 @@ std::string ExplainSvg(const Graph& graph, std::size_t ops_max) {
                        Escape(Line(graph, op)), x(i), y(i), kWidth, kHeight, kColours[static_cast<int>(graph.region(op.region).kind)],
                        op.clone > 0 ? " stroke-dasharray=\"4 2\"" : "");
     svg += fmt::format("<text x=\"{}\" y=\"{}\">{}</text><text x=\"{}\" y=\"{}\" fill=\"#555\">{}</text></g>\n", x(i) + 6, y(i) + 14,
-                       Escape(op.def->name), x(i) + 6, y(i) + 27, Escape(type.substr(0, 34)));
+                       Escape(op.def->name), x(i) + 6, y(i) + 27, Escape(Beginning(type, 34)));
   }
   if (count < graph.ops.size()) {
     svg += fmt::format("<text x=\"{}\" y=\"{}\">and {} more ops</text>\n", kGapX, height - 8, graph.ops.size() - count);
