@@ -1,6 +1,7 @@
 #include "mlrunner/graph/graph.h"
 
 #include <algorithm>
+#include <bit>
 
 #include <fmt/format.h>
 
@@ -25,6 +26,14 @@ std::string_view Name(StateKind kind) {
 std::string_view Name(RegionKind kind) {
   constexpr std::string_view kNames[] = {"forward", "backward", "update"};
   return kNames[static_cast<std::size_t>(kind)];
+}
+
+bool operator==(const Attributes& a, const Attributes& b) {
+  return std::equal(a.values_.begin(), a.values_.end(), b.values_.begin(), b.values_.end(), [](const auto& x, const auto& y) {
+    const auto *p = std::get_if<double>(&x.second), *q = std::get_if<double>(&y.second);
+    if (p == nullptr || q == nullptr) return x == y;
+    return x.first == y.first && std::bit_cast<std::uint64_t>(*p) == std::bit_cast<std::uint64_t>(*q);
+  });
 }
 
 OpId Graph::Add(Op op, std::vector<TensorType> types) {

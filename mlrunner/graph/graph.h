@@ -118,7 +118,8 @@ class Attributes {
     return found == values_.end() ? nullptr : std::get_if<Literal>(&found->second);
   }
   const std::map<Attr, AttrValue>& All() const { return values_; }
-  friend bool operator==(const Attributes&, const Attributes&) = default;
+  // Of the same bits, as they are hashed: 0 and -0 are two numbers, and one NaN is itself.
+  friend bool operator==(const Attributes& a, const Attributes& b);
 
  private:
   template <class T>

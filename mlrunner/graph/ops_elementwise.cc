@@ -92,8 +92,9 @@ const OpDef kAdd{"Add", 2, 1, InferBroadcast, AddGradient, nullptr, kCommutative
 const OpDef kSub{"Sub", 2, 1, InferBroadcast, SubGradient, nullptr, kElementwise};
 const OpDef kMul{"Mul", 2, 1, InferBroadcast, MulGradient, nullptr, kCommutative};
 const OpDef kDiv{"Div", 2, 1, InferBroadcast, DivGradient, nullptr, kElementwise};
-const OpDef kMaximum{"Maximum", 2, 1, InferBroadcast, MaximumGradient, nullptr, kCommutative};
-const OpDef kMinimum{"Minimum", 2, 1, InferBroadcast, MinimumGradient, nullptr, kCommutative};
+// Not commutative: of a number and NaN, and of 0 and -0, they give the second.
+const OpDef kMaximum{"Maximum", 2, 1, InferBroadcast, MaximumGradient, nullptr, kElementwise};
+const OpDef kMinimum{"Minimum", 2, 1, InferBroadcast, MinimumGradient, nullptr, kElementwise};
 const OpDef kPow{"Pow", 2, 1, InferBroadcast, PowGradient, nullptr, kElementwise};
 const OpDef kLess{"Less", 2, 1, InferCompare, NoGradient, nullptr, kElementwise};
 const OpDef kGreater{"Greater", 2, 1, InferCompare, NoGradient, nullptr, kElementwise};

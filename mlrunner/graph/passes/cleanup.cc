@@ -1,5 +1,6 @@
 // Dead code, common subexpressions, constants, small algebra.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -146,10 +147,13 @@ Graph Simplify(const Graph& graph) {
     if (op.def == &kIdentity || op.def == &kStopGradient) same = rewriter.At(op.inputs[0]);
     if ((op.def == &kMul || op.def == &kDiv) && keeps_type(0) && ScalarFill(graph, op.inputs[1]) == 1.0) same = rewriter.At(op.inputs[0]);
     if (op.def == &kMul && keeps_type(1) && ScalarFill(graph, op.inputs[0]) == 1.0) same = rewriter.At(op.inputs[1]);
-    if (op.def == &kSub && keeps_type(0) && ScalarFill(graph, op.inputs[1]) == 0.0) same = rewriter.At(op.inputs[0]);
+    if (op.def == &kSub && keeps_type(0)) {  // x - (-0) is x + 0
+      std::optional<double> number = ScalarFill(graph, op.inputs[1]);
+      if (number == 0.0 && !std::signbit(*number)) same = rewriter.At(op.inputs[0]);
+    }
     if (op.def == &kNeg) {
       const Op& inner = graph.op(graph.value(op.inputs[0]).producer);
-      if (inner.def == &kNeg && inner.clone == op.clone) same = rewriter.At(inner.inputs[0]);
+      if (inner.def == &kNeg && inner.half == Half::kWhole && inner.clone == op.clone) same = rewriter.At(inner.inputs[0]);
     }
     if (op.def == &kReshape) {
       const Op& inner = graph.op(graph.value(op.inputs[0]).producer);

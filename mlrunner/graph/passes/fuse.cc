@@ -20,7 +20,7 @@ constexpr int kMembersMax = 16;
 
 bool IsScalarFill(const Graph& graph, ValueId value) {
   const Op& op = graph.op(graph.value(value).producer);
-  return op.def == &kFill && graph.value(value).type.shape.empty();
+  return op.def == &kFill && op.half == Half::kWhole && graph.value(value).type.shape.empty();
 }
 
 // root[op]: the last op of the group that it belongs to; itself where it stands alone.
