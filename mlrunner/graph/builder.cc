@@ -10,6 +10,12 @@
 #include "mlrunner/graph/ops.h"
 
 namespace ropewalk::mlrunner {
+namespace {
+
+// "train.cc:12: ", where that is known.
+std::string Place(Location where) { return where.line > 0 ? fmt::format("{}:{}: ", where.file, where.line) : ""; }
+
+}  // namespace
 
 const TensorType& Value::type() const {
   static const TensorType kNothing;
@@ -32,8 +38,11 @@ Builder::Builder(Graph graph) : Builder() {
 }
 
 void Builder::Fail(Status status) {
+  if (parent_ != nullptr) {
+    parent_->Fail(std::move(status));
+    status = parent_->failure_;
+  }
   if (failure_.ok()) failure_ = std::move(status);
-  if (parent_ != nullptr) parent_->Fail(failure_);
 }
 
 Dim Builder::NewSymbol(std::string name, std::int64_t min, std::int64_t max) {
@@ -50,11 +59,12 @@ Value Builder::Input(std::string name, Dtype dtype, Shape shape, const char* fil
   return value;
 }
 
-StateId Builder::NewState(std::string name, StateKind kind, TensorType type, Initializer init, StateId of, ShardingSpec sharding) {
+StateId Builder::NewState(std::string name, StateKind kind, TensorType type, Initializer init, StateId of, ShardingSpec sharding,
+                          Location where) {
   for (const StateInfo& state : graph_.states) {
     if (state.name == name) {
-      Fail(Status(Code::kInvalid, "GRAPH02", fmt::format("two states are called {}", name), "checkpoints find states by name",
-                  "give one of them another name"));
+      Fail(Status(Code::kInvalid, "GRAPH02", fmt::format("{}two states are called {}", Place(where), name),
+                  "checkpoints find states by name", "give one of them another name"));
     }
   }
   Shape logical = type.shape;
@@ -67,7 +77,8 @@ StateId Builder::NewState(std::string name, StateKind kind, TensorType type, Ini
       type.shape[d] = *part;
     } else {
       Fail(Status(Code::kInvalid, "GRAPH07",
-                  fmt::format("state {} {} cannot be cut as {}", name, ToString(logical, graph_.symbols), sharding.ToString(graph_.mesh)),
+                  fmt::format("{}state {} {} cannot be cut as {}", Place(where), name, ToString(logical, graph_.symbols),
+                              sharding.ToString(graph_.mesh)),
                   "a length that is cut must divide by the ranks of a mesh axis that there is", "set the graph's mesh first, or pad"));
     }
   }
@@ -82,19 +93,21 @@ StateId Builder::NewState(std::string name, StateKind kind, TensorType type, Ini
   return id;
 }
 
-StateId Builder::NewChannel(std::string name) { return NewState(std::move(name), StateKind::kChannel, {Dtype::kToken, {}}, {}); }
+StateId Builder::NewChannel(std::string name, Location where) {
+  return NewState(std::move(name), StateKind::kChannel, {Dtype::kToken, {}}, {}, {}, {}, where);
+}
 
-Parameter Builder::NewParameter(std::string name, Shape shape, Initializer init, Dtype dtype, ShardingSpec sharding) {
+Parameter Builder::NewParameter(std::string name, Shape shape, Initializer init, Dtype dtype, ShardingSpec sharding, Location where) {
   std::string full = scope_.module.empty() ? std::move(name) : scope_.module + "/" + name;
   Parameter parameter;
-  parameter.state = NewState(std::move(full), StateKind::kParameter, {dtype, std::move(shape)}, init, {}, std::move(sharding));
-  static_cast<Value&>(parameter) = Read(parameter.state);
+  parameter.state = NewState(std::move(full), StateKind::kParameter, {dtype, std::move(shape)}, init, {}, std::move(sharding), where);
+  static_cast<Value&>(parameter) = Read(parameter.state, where);
   return parameter;
 }
 
-Value Builder::Token(StateId state) {
+Value Builder::Token(StateId state, Location where) {
   if (parent_ != nullptr) {
-    Fail(Status(Code::kInvalid, "GRAPH03", "a state is used inside a body", "bodies of while and cond are functional",
+    Fail(Status(Code::kInvalid, "GRAPH03", Place(where) + "a state is used inside a body", "bodies of while and cond are functional",
                 "read it before and assign it after"));
     return {};
   }
@@ -105,10 +118,12 @@ void Builder::SetToken(StateId state, Value token) {
   if (token.valid()) graph_.state(state).last = token.id;
 }
 
-Value Builder::Read(StateId state) {
+Value Builder::Read(StateId state, Location where) {
+  Value token = Token(state, where);
+  if (!token.valid()) return {};
   const StateInfo& info = graph_.state(state);
   Value value =
-      EmitOne(kRead, {Token(state)}, {{Attr::kShape, info.type.shape}, {Attr::kDtype, static_cast<std::int64_t>(info.type.dtype)}});
+      EmitOne(kRead, {token}, {{Attr::kShape, info.type.shape}, {Attr::kDtype, static_cast<std::int64_t>(info.type.dtype)}}, where);
   if (value.valid()) {
     ValueInfo& made = graph_.value(value.id);
     made.name = graph_.state(state).name;
@@ -119,8 +134,9 @@ Value Builder::Read(StateId state) {
 }
 
 void Builder::Assign(StateId state, Arg value) {
+  Value token = Token(state, value.where);
+  if (!token.valid() || !value.value.valid()) return;
   const StateInfo& info = graph_.state(state);
-  if (!value.value.valid()) return;
   if (value.value.type() != info.type) {
     Fail(Status(Code::kInvalid, "GRAPH01",
                 fmt::format("{}:{}: state {} is {} {}, and {} {} is assigned", value.where.file, value.where.line, info.name,
@@ -129,30 +145,35 @@ void Builder::Assign(StateId state, Arg value) {
                 "a state keeps its type and shape", "Cast or Reshape the value first"));
     return;
   }
-  SetToken(state, EmitOne(kAssign, {Token(state), value.value}, {}, value.where));
+  SetToken(state, EmitOne(kAssign, {token, value.value}, {}, value.where));
 }
 
-void Builder::Output(std::string name, const Value& value) {
-  if (value.valid()) graph_.outputs.push_back({std::move(name), value.id});
+void Builder::Output(std::string name, const Value& value, Location where) {
+  Value own = Own(value, where);
+  if (own.valid()) graph_.outputs.push_back({std::move(name), own.id});
 }
 
-void Builder::Tap(std::string name, const Value& value) {
-  if (value.valid()) graph_.taps.push_back({std::move(name), value.id});
+void Builder::Tap(std::string name, const Value& value, Location where) {
+  Value own = Own(value, where);
+  if (own.valid()) graph_.taps.push_back({std::move(name), own.id});
+}
+
+Value Builder::Own(const Value& value, Location where) {
+  if (!value.valid() || value.builder == this) return value;
+  Value own = Capture(value);
+  if (!own.valid()) {
+    Fail(Status(Code::kInvalid, "GRAPH04", Place(where) + "a value of another graph is used",
+                "each builder has its own values; only a body may use those of the graph around it",
+                "make the value with this builder, or pass it in as an input"));
+  }
+  return own;
 }
 
 Value Builder::Capture(const Value& value) {
-  for (const auto& [outer, inner] : captured_) {
-    if (outer == value.id) return inner;
-  }
-  if (parent_ == nullptr) {
-    Fail(Status(Code::kInvalid, "GRAPH04", "a value of another graph is used",
-                "each builder has its own values; only a body may use those of the graph around it",
-                "make the value with this builder, or pass it in as an input"));
-    return {};
-  }
+  if (parent_ == nullptr) return {};
+  // As our parent's value, step by step: ids of other graphs are other values.
   Value outer = value.builder == parent_ ? value : parent_->Capture(value);
   if (!outer.valid()) return {};
-  // By the outer's id in our parent, so that a second use finds it.
   for (const auto& [known, inner] : captured_) {
     if (known == outer.id) return inner;
   }
@@ -164,15 +185,14 @@ Value Builder::Capture(const Value& value) {
 bool Builder::Usable(const OpDef& def, const std::vector<Value>& inputs, Location where) {
   for (const Value& input : inputs) {
     if (!input.valid()) {
-      Fail(Status(Code::kInvalid, "GRAPH05", fmt::format("{}:{}: {} of a value that is not valid", where.file, where.line, def.name),
+      Fail(Status(Code::kInvalid, "GRAPH05", fmt::format("{}{} of a value that is not valid", Place(where), def.name),
                   "it was never given one, or an op that made it has failed",
                   "give it a value before; where an earlier op failed, that is the first error"));
       return false;
     }
   }
   if (def.inputs >= 0 && static_cast<std::size_t>(def.inputs) != inputs.size()) {
-    Fail(Status(Code::kInvalid, "GRAPH05",
-                fmt::format("{}:{}: {} takes {} values, not {}", where.file, where.line, def.name, def.inputs, inputs.size()),
+    Fail(Status(Code::kInvalid, "GRAPH05", fmt::format("{}{} takes {} values, not {}", Place(where), def.name, def.inputs, inputs.size()),
                 "each op has its number of inputs (ops.h)", "give it that many"));
     return false;
   }
@@ -199,7 +219,7 @@ std::vector<Value> Builder::Emit(const OpDef& def, const std::vector<Value>& inp
   op.bodies = std::move(bodies);
   InferContext context{op, {}, graph_.symbols};
   for (const Value& input : inputs) {
-    Value own = input.builder == this ? input : Capture(input);
+    Value own = Own(input, where);
     if (!own.valid()) return results;
     op.inputs.push_back(own.id);
     context.in.push_back(own.type());
@@ -207,8 +227,7 @@ std::vector<Value> Builder::Emit(const OpDef& def, const std::vector<Value>& inp
   auto types = def.infer(context);
   if (!types.ok()) {
     const Status& s = types.status();
-    Fail(Status(s.code(), s.tag(), where.line > 0 ? fmt::format("{}:{}: {}", where.file, where.line, s.what()) : s.what(), s.why(),
-                s.fix()));
+    Fail(Status(s.code(), s.tag(), Place(where) + s.what(), s.why(), s.fix()));
     return results;
   }
   op.region = RegionFor(op);
@@ -231,7 +250,7 @@ Value Builder::Number(double value, Dtype dtype, Location where) {
 }
 
 Builder::Body Builder::BuildBody(const std::vector<TensorType>& types,
-                                 const std::function<std::vector<Value>(Builder&, const std::vector<Value>&)>& write) {
+                                 const std::function<std::vector<Value>(Builder&, const std::vector<Value>&)>& write, Location where) {
   Builder inner;
   inner.parent_ = this;
   inner.custom_gradients_ = custom_gradients_;
@@ -243,12 +262,15 @@ Builder::Body Builder::BuildBody(const std::vector<TensorType>& types,
   for (std::size_t i = 0; i < types.size(); ++i) {
     parameters.push_back(inner.Input(fmt::format("in{}", i), types[i].dtype, types[i].shape));
   }
+  // A body of ours may be written while another one is: a gradient rule does that.
+  Builder* around = std::exchange(open_body_, &inner);
   std::vector<Value> outputs = write(inner, parameters);
+  open_body_ = around;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     // A body may give back what it was given, or a value from around it.
-    if (outputs[i].valid() && outputs[i].builder != &inner) outputs[i] = inner.Capture(outputs[i]);
+    outputs[i] = inner.Own(outputs[i], where);
     if (!outputs[i].valid()) {
-      inner.Fail(Status(Code::kInvalid, "GRAPH05", fmt::format("output {} of a body is not valid", i),
+      inner.Fail(Status(Code::kInvalid, "GRAPH05", fmt::format("{}output {} of a body is not valid", Place(where), i),
                         "the body returns a value that it never gave one, or that an op failed to make",
                         "return values of the body, of its inputs or of the graph around it"));
       return {};
@@ -280,11 +302,13 @@ std::vector<Value> Builder::Inline(const Graph& body, const std::vector<Value>& 
   return results;
 }
 
-std::vector<Value> Builder::CustomGradient(const std::vector<Value>& inputs, const std::vector<Value>& outputs, GradientFn fn) {
+std::vector<Value> Builder::CustomGradient(const std::vector<Value>& inputs, const std::vector<Value>& outputs, GradientFn fn,
+                                           Location where) {
   auto key = static_cast<std::int64_t>(custom_gradients_->size());
   std::vector<Value> all = inputs;
   all.insert(all.end(), outputs.begin(), outputs.end());
-  std::vector<Value> results = Emit(kCustomGradient, all, {{Attr::kKey, key}, {Attr::kCount, static_cast<std::int64_t>(inputs.size())}});
+  std::vector<Value> results =
+      Emit(kCustomGradient, all, {{Attr::kKey, key}, {Attr::kCount, static_cast<std::int64_t>(inputs.size())}}, where);
   custom_gradients_->emplace(key, std::move(fn));
   results.resize(outputs.size());
   return results;

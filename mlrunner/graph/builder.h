@@ -111,20 +111,22 @@ class Builder {
   Value Input(std::string name, Dtype dtype, Shape shape, const char* file = __builtin_FILE(), int line = __builtin_LINE());
   // `type` is that of the logical tensor, of which this rank holds what `sharding` gives it: lengths that are cut must divide by their mesh
   // axis. Names must differ.
-  StateId NewState(std::string name, StateKind kind, TensorType type, Initializer init, StateId of = {}, ShardingSpec sharding = {});
-  StateId NewChannel(std::string name);
+  StateId NewState(std::string name, StateKind kind, TensorType type, Initializer init, StateId of = {}, ShardingSpec sharding = {},
+                   Location where = {__builtin_FILE(), __builtin_LINE()});
+  StateId NewChannel(std::string name, Location where = {__builtin_FILE(), __builtin_LINE()});
   // `dtype` of the master copy; `shape` and `sharding` as above.
-  Parameter NewParameter(std::string name, Shape shape, Initializer init, Dtype dtype = Dtype::kF32, ShardingSpec sharding = {});
+  Parameter NewParameter(std::string name, Shape shape, Initializer init, Dtype dtype = Dtype::kF32, ShardingSpec sharding = {},
+                         Location where = {__builtin_FILE(), __builtin_LINE()});
 
   // --- states ---
-  Value Read(StateId state);                  // as of the last Assign
-  void Assign(StateId state, Arg value);      // makes the next version
-  Value Token(StateId state);                 // the present version
-  void SetToken(StateId state, Value token);  // an op of a strategy made a new version
+  Value Read(StateId state, Location where = {__builtin_FILE(), __builtin_LINE()});   // as of the last Assign
+  void Assign(StateId state, Arg value);                                              // makes the next version
+  Value Token(StateId state, Location where = {__builtin_FILE(), __builtin_LINE()});  // the present version
+  void SetToken(StateId state, Value token);                                          // an op of a strategy made a new version
 
   // --- results ---
-  void Output(std::string name, const Value& value);
-  void Tap(std::string name, const Value& value);
+  void Output(std::string name, const Value& value, Location where = {__builtin_FILE(), __builtin_LINE()});
+  void Tap(std::string name, const Value& value, Location where = {__builtin_FILE(), __builtin_LINE()});
 
   // --- ops ---
   // The general way to make an op. Results are as many as the definition says (at least one, not valid after an error). It lies in the
@@ -134,20 +136,25 @@ class Builder {
   Value EmitOne(const OpDef& def, const std::vector<Value>& inputs, Attributes attrs = {}, Location where = {}) {
     return Emit(def, inputs, std::move(attrs), where)[0];
   }
-  Value Number(double value, Dtype dtype, Location where = {});  // a scalar
-  // Builds a function's body. `types` are its inputs; values of this builder that `write` uses become further inputs (`captures`).
+  Value Number(double value, Dtype dtype, Location where = {__builtin_FILE(), __builtin_LINE()});  // a scalar
+  // Builds a function's body. `types` are its inputs; values of this builder that `write` uses become further inputs (`captures`). No graph
+  // after an error.
   struct Body {
     std::shared_ptr<const Graph> graph;
     std::vector<Value> captures;
   };
-  Body BuildBody(const std::vector<TensorType>& types, const std::function<std::vector<Value>(Builder&, const std::vector<Value>&)>& write);
+  Body BuildBody(const std::vector<TensorType>& types, const std::function<std::vector<Value>(Builder&, const std::vector<Value>&)>& write,
+                 Location where = {});
+  // The builder of the body that is being written now, of this builder or of a body of it; this one where none is.
+  Builder& Innermost() { return open_body_ == nullptr ? *this : open_body_->Innermost(); }
   // Copies the ops of a body here; gives its outputs.
   std::vector<Value> Inline(const Graph& body, const std::vector<Value>& arguments);
 
   // --- gradients by hand ---
   using GradientFn = std::function<std::vector<Gradient>(const GradientContext&)>;
   // `outputs` as functions of `inputs`, whose gradients `fn` computes from those of the outputs; what lies between is not looked at.
-  std::vector<Value> CustomGradient(const std::vector<Value>& inputs, const std::vector<Value>& outputs, GradientFn fn);
+  std::vector<Value> CustomGradient(const std::vector<Value>& inputs, const std::vector<Value>& outputs, GradientFn fn,
+                                    Location where = {__builtin_FILE(), __builtin_LINE()});
   const GradientFn* CustomGradientOf(std::int64_t key) const;
 
   // --- where ops come from ---
@@ -176,6 +183,8 @@ class Builder {
   Result<Graph> Finish();  // checks
 
  private:
+  // The value as one of ours: itself, or what captures it from a graph around this one; not valid() where it is of neither.
+  Value Own(const Value& value, Location where);
   Value Capture(const Value& value);
   bool Usable(const OpDef& def, const std::vector<Value>& inputs, Location where);
   // The scope's. Where that is forward and an input was made in backward or in an update, the input's: no forward can wait for it.
@@ -183,6 +192,7 @@ class Builder {
 
   Graph graph_;
   Builder* parent_ = nullptr;
+  Builder* open_body_ = nullptr;
   std::vector<std::pair<ValueId, Value>> captured_;  // parent's value -> ours
   Status failure_;
   Scope scope_;

@@ -163,12 +163,13 @@ std::vector<Gradient> Grad(const std::vector<Value>& of, const std::vector<Gradi
   return gradients;
 }
 
-std::vector<Gradient> Grad(const Value& loss, const std::vector<Value>& with) {
+std::vector<Gradient> Grad(const Value& loss, const std::vector<Value>& with, Location where) {
   if (!loss.valid()) return std::vector<Gradient>(with.size());
   Builder& b = *loss.builder;
   if (!loss.shape().empty() || !IsFloat(loss.dtype())) {
     b.Fail(Status(Code::kInvalid, "GRAPH06",
-                  fmt::format("the gradient of {} {} is asked for", ToString(loss.shape(), b.graph().symbols), Name(loss.dtype())),
+                  fmt::format("{}:{}: the gradient of {} {} is asked for", where.file, where.line,
+                              ToString(loss.shape(), b.graph().symbols), Name(loss.dtype())),
                   "a loss is one floating-point number", "take its Mean, or give seeds"));
     return std::vector<Gradient>(with.size());
   }

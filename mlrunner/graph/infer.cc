@@ -16,8 +16,13 @@ Status Misfit(const InferContext& c, std::string why, std::string fix) {
 
 Status NoSuchAxis(const InferContext& c, const TensorType& input) {
   const std::size_t rank = input.shape.size();
+  const std::int64_t axis = c.op.attrs.Int(Attr::kAxis);
+  if (Axis(axis, rank) >= 0) {
+    return Misfit(c, fmt::format("axis {} is counted from the end", axis),
+                  fmt::format("an op made with Emit counts from the front: {}", Axis(axis, rank)));
+  }
   return Misfit(
-      c, fmt::format("there is no axis {} in {} dimensions", c.op.attrs.Int(Attr::kAxis), rank),
+      c, fmt::format("there is no axis {} in {} dimensions", axis, rank),
       rank == 0 ? "Reshape the scalar first" : fmt::format("name one of 0 to {}, or count from the end: -1 to -{}", rank - 1, rank));
 }
 
@@ -27,6 +32,10 @@ Status NoBroadcast(const InferContext& c) {
 }
 
 Status TypesDiffer(const InferContext& c) { return Misfit(c, "element types differ", "Cast one of them"); }
+
+Status HoldsNoNumbers(const InferContext& c) {
+  return Misfit(c, "tokens and handles hold no numbers", "use the value that was read at that version");
+}
 
 Result<Types> InferLikeFirst(const InferContext& c) { return Types{c.in.at(0)}; }
 
@@ -43,7 +52,7 @@ Result<Types> InferBroadcast(const InferContext& c) {
     if (!shape) return NoBroadcast(c);
     result.shape = *std::move(shape);
   }
-  if (SizeOf(result.dtype) == 0) return Misfit(c, "tokens and handles hold no numbers", "use the value that was read at that version");
+  if (SizeOf(result.dtype) == 0) return HoldsNoNumbers(c);
   return Types{result};
 }
 
@@ -60,6 +69,11 @@ Result<Types> InferFromAttributes(const InferContext& c) {
 int Axis(std::int64_t axis, std::size_t rank) {
   std::int64_t from_front = axis < 0 ? axis + static_cast<std::int64_t>(rank) : axis;
   return from_front < 0 || from_front >= static_cast<std::int64_t>(rank) ? -1 : static_cast<int>(from_front);
+}
+
+int AxisOf(const InferContext& c, const TensorType& input) {
+  const std::int64_t axis = c.op.attrs.Int(Attr::kAxis);
+  return axis < 0 ? -1 : Axis(axis, input.shape.size());
 }
 
 std::vector<int> Axes(const Op& op, std::size_t rank) {

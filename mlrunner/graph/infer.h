@@ -14,10 +14,11 @@ using Types = std::vector<TensorType>;
 
 // "MatMul of (128, 784) f32 and (512, 10) f32", with the reason.
 Status Misfit(const InferContext& c, std::string why, std::string fix);
-// The same for kAxis, which is none of `input`'s; for shapes that do not broadcast; for element types that differ.
+// The same for kAxis, which is none of `input`'s; for shapes that do not broadcast; for element types that differ or hold no bytes.
 Status NoSuchAxis(const InferContext& c, const TensorType& input);
 Status NoBroadcast(const InferContext& c);
 Status TypesDiffer(const InferContext& c);
+Status HoldsNoNumbers(const InferContext& c);  // a token or a handle
 
 Result<Types> InferLikeFirst(const InferContext& c);       // the type of input 0
 Result<Types> InferFloatUnary(const InferContext& c);      // input 0, which must be floating
@@ -30,6 +31,9 @@ constexpr Dtype AtLeastF32(Dtype dtype) { return IsHalf(dtype) ? Dtype::kF32 : d
 
 // The axis counted from the front; -1 when it is out of range.
 int Axis(std::int64_t axis, std::size_t rank);
+// kAxis of `input`; -1 where it is none of its axes. Kernels read the attribute as it stands, so it must count from the front: the
+// functions of the maths see to that.
+int AxisOf(const InferContext& c, const TensorType& input);
 // All reduced axes, sorted, from kAxes (empty: all).
 std::vector<int> Axes(const Op& op, std::size_t rank);
 

@@ -9,12 +9,18 @@
 namespace ropewalk::mlrunner {
 namespace {
 
-// The innermost builder among the arguments: an op that uses a value of a body belongs to that body.
+// The innermost builder among the values: an op that uses a value of a body belongs to that body.
+Builder* Inner(Builder* found, const Value& value) {
+  return value.valid() && (found == nullptr || value.builder->depth() > found->depth()) ? value.builder : found;
+}
 Builder* BuilderOf(std::initializer_list<const Arg*> args) {
   Builder* found = nullptr;
-  for (const Arg* arg : args) {
-    if (arg->value.valid() && (found == nullptr || arg->value.builder->depth() > found->depth())) found = arg->value.builder;
-  }
+  for (const Arg* arg : args) found = Inner(found, arg->value);
+  return found;
+}
+Builder* BuilderOf(const std::vector<Value>& values) {
+  Builder* found = nullptr;
+  for (const Value& value : values) found = Inner(found, value);
   return found;
 }
 
@@ -24,11 +30,9 @@ std::int64_t Code64(Dtype dtype) { return static_cast<std::int64_t>(dtype); }
 std::vector<Value> Apply(const OpDef& def, std::initializer_list<const Arg*> args, Attributes attrs = {}) {
   Builder* b = BuilderOf(args);
   if (b == nullptr) return std::vector<Value>(std::max(def.outputs, 1));  // only after an error
-  Dtype dtype = Dtype::kF32;
-  for (const Arg* arg : args) {
-    if (arg->value.valid()) dtype = arg->value.dtype();
-  }
-  if (dtype == Dtype::kBool) dtype = Dtype::kF32;
+  auto gives_type = [](const Arg* arg) { return arg->value.valid() && arg->value.dtype() != Dtype::kBool; };
+  auto typed = std::find_if(args.begin(), args.end(), gives_type);
+  Dtype dtype = typed == args.end() ? Dtype::kF32 : (*typed)->value.dtype();
   std::vector<Value> inputs;
   Location where = (*args.begin())->where;
   for (const Arg* arg : args) {
@@ -38,6 +42,16 @@ std::vector<Value> Apply(const OpDef& def, std::initializer_list<const Arg*> arg
   return b->Emit(def, inputs, std::move(attrs), where);
 }
 Value One(const OpDef& def, std::initializer_list<const Arg*> args, Attributes attrs = {}) { return Apply(def, args, std::move(attrs))[0]; }
+
+// A refusal by a function that is made of several ops, of `a` as its user wrote it.
+Value Refuse(std::string_view function, const Arg& a, std::string why, std::string fix) {
+  Builder& b = *a.value.builder;
+  b.Fail(Status(Code::kInvalid, "GRAPH01",
+                fmt::format("{}:{}: {} of {} {}", a.where.file, a.where.line, function, ToString(a.value.shape(), b.graph().symbols),
+                            Name(a.value.dtype())),
+                std::move(why), std::move(fix)));
+  return {};
+}
 
 }  // namespace
 
@@ -73,7 +87,7 @@ Value Cast(Arg a, Dtype dtype) {
   return One(kCast, {&a}, {{Attr::kDtype, Code64(dtype)}});
 }
 Value StopGradient(Arg a) { return One(kStopGradient, {&a}); }
-Value Identity(Builder& b, const Value& a) { return b.EmitOne(kIdentity, {a}); }
+Value Identity(Builder& b, const Value& a, Location where) { return b.EmitOne(kIdentity, {a}, {}, where); }
 
 Value Reshape(Arg a, Shape shape) {
   if (a.value.valid() && a.value.shape() == shape) return a.value;
@@ -94,47 +108,58 @@ Value BroadcastTo(Arg a, Shape shape) {
 }
 
 namespace {
-std::int64_t FromFront(const Arg& a, int axis) { return axis < 0 ? axis + static_cast<std::int64_t>(a.value.rank()) : axis; }
+// The axis counted from the front. One that `a` does not have stays as the user wrote it, and the op refuses that.
+std::int64_t FromFront(const Value& a, int axis) {
+  auto rank = static_cast<std::int64_t>(a.rank());
+  return axis < 0 && axis >= -rank ? axis + rank : axis;
+}
 }  // namespace
 
 Value SliceAxis(Arg a, int axis, Dim begin, Dim end) {
-  return One(kSlice, {&a}, {{Attr::kAxis, FromFront(a, axis)}, {Attr::kBegin, Shape{begin}}, {Attr::kEnd, Shape{end}}});
+  return One(kSlice, {&a}, {{Attr::kAxis, FromFront(a.value, axis)}, {Attr::kBegin, Shape{begin}}, {Attr::kEnd, Shape{end}}});
 }
 
 Value PadAxis(Arg a, int axis, Dim low, Dim high) {
-  return One(kPad, {&a}, {{Attr::kAxis, FromFront(a, axis)}, {Attr::kLow, Shape{low}}, {Attr::kHigh, Shape{high}}});
+  return One(kPad, {&a}, {{Attr::kAxis, FromFront(a.value, axis)}, {Attr::kLow, Shape{low}}, {Attr::kHigh, Shape{high}}});
 }
 
 Value Concat(const std::vector<Value>& parts, int axis, Location where) {
-  if (parts.empty() || !parts[0].valid()) return {};
-  if (axis < 0) axis += static_cast<int>(parts[0].rank());
-  return parts[0].builder->EmitOne(kConcat, parts, {{Attr::kAxis, static_cast<std::int64_t>(axis)}}, where);
+  Builder* b = BuilderOf(parts);
+  if (b == nullptr) return {};
+  return b->EmitOne(kConcat, parts, {{Attr::kAxis, FromFront(parts[0], axis)}}, where);
 }
 
 Value At(Arg stack, Arg index) { return One(kAt, {&stack, &index}); }
 Value SetAt(Arg stack, Arg index, Arg value) { return One(kSetAt, {&stack, &index, &value}); }
 
-Value Fill(Builder& b, double value, Dtype dtype, Shape shape) {
-  return b.EmitOne(kFill, {}, {{Attr::kValue, value}, {Attr::kShape, std::move(shape)}, {Attr::kDtype, Code64(dtype)}});
+Value Fill(Builder& b, double value, Dtype dtype, Shape shape, Location where) {
+  return b.EmitOne(kFill, {}, {{Attr::kValue, value}, {Attr::kShape, std::move(shape)}, {Attr::kDtype, Code64(dtype)}}, where);
 }
-Value Constant(Builder& b, Literal literal) { return b.EmitOne(kConstant, {}, {{Attr::kLiteral, std::move(literal)}}); }
-Value Iota(Builder& b, Dtype dtype, Dim count) {
-  return b.EmitOne(kIota, {}, {{Attr::kDtype, Code64(dtype)}, {Attr::kDim, Shape{std::move(count)}}});
+Value Constant(Builder& b, Literal literal, Location where) {
+  return b.EmitOne(kConstant, {}, {{Attr::kLiteral, std::move(literal)}}, where);
 }
-Value DimSize(Builder& b, Dim dim, Dtype dtype) {
-  if (dim.IsConstant()) return b.Number(static_cast<double>(*dim.Constant()), dtype);
-  return b.EmitOne(kDimSize, {}, {{Attr::kDtype, Code64(dtype)}, {Attr::kDim, Shape{std::move(dim)}}});
+Value Iota(Builder& b, Dtype dtype, Dim count, Location where) {
+  return b.EmitOne(kIota, {}, {{Attr::kDtype, Code64(dtype)}, {Attr::kDim, Shape{std::move(count)}}}, where);
 }
-Value RandomUniform(Builder& b, Dtype dtype, Shape shape, int sample_dim, const Value& key) {
+Value DimSize(Builder& b, Dim dim, Dtype dtype, Location where) {
+  if (dim.IsConstant()) return b.Number(static_cast<double>(*dim.Constant()), dtype, where);
+  return b.EmitOne(kDimSize, {}, {{Attr::kDtype, Code64(dtype)}, {Attr::kDim, Shape{std::move(dim)}}}, where);
+}
+Value RandomUniform(Builder& b, Dtype dtype, Shape shape, int sample_dim, const Value& key, Location where) {
   std::vector<Value> inputs;
   if (key.valid()) inputs.push_back(key);
   return b.EmitOne(kRandomUniform, inputs,
-                   {{Attr::kDtype, Code64(dtype)}, {Attr::kShape, std::move(shape)}, {Attr::kSampleDim, std::int64_t{sample_dim}}});
+                   {{Attr::kDtype, Code64(dtype)}, {Attr::kShape, std::move(shape)}, {Attr::kSampleDim, std::int64_t{sample_dim}}}, where);
 }
 Value Dropout(Arg a, double rate, int sample_dim) {
   if (!a.value.valid()) return {};
-  Value keep = Cast(Greater(RandomUniform(*a.value.builder, Dtype::kF32, a.value.shape(), sample_dim), rate), a.value.dtype());
-  return a * keep * (1 / (1 - rate));
+  if (!(rate >= 0 && rate < 1)) {
+    return Refuse("Dropout", a, fmt::format("its rate is {}, and what it keeps is divided by 1 - rate", rate),
+                  "give the probability of an element to be left out, from 0 to below 1");
+  }
+  // Uniform in [0, 1): of a rate of 0 nothing lies below it.
+  Value u = RandomUniform(*a.value.builder, Dtype::kF32, a.value.shape(), sample_dim, {}, a.where);
+  return Select(Less(u, rate), 0, a * (1 / (1 - rate)));
 }
 
 Value ReduceSum(Arg a, std::vector<std::int64_t> axes, bool keep_dims) {
@@ -145,6 +170,7 @@ Value ReduceMax(Arg a, std::vector<std::int64_t> axes, bool keep_dims) {
 }
 Value Mean(Arg a, std::vector<std::int64_t> axes, bool keep_dims) {
   if (!a.value.valid()) return {};
+  if (!IsFloat(a.value.dtype())) return Refuse("Mean", a, "it takes a floating-point tensor", "Cast it first");
   Dim count = 1;
   for (std::size_t i = 0; i < (axes.empty() ? a.value.rank() : axes.size()); ++i) {
     count = count * a.value.dim(axes.empty() ? static_cast<int>(i) : static_cast<int>(axes[i]));
@@ -153,7 +179,7 @@ Value Mean(Arg a, std::vector<std::int64_t> axes, bool keep_dims) {
   if (count.IsConstant()) return sum * (1.0 / static_cast<double>(*count.Constant()));
   return sum / DimSize(*a.value.builder, count, a.value.dtype());
 }
-Value ArgMax(Arg a, int axis) { return One(kArgMax, {&a}, {{Attr::kAxis, FromFront(a, axis)}}); }
+Value ArgMax(Arg a, int axis) { return One(kArgMax, {&a}, {{Attr::kAxis, FromFront(a.value, axis)}}); }
 
 Value SumTo(Arg a, Shape shape) {
   if (!a.value.valid() || a.value.shape() == shape) return a.value;
@@ -204,35 +230,61 @@ Value CrossEntropy(Arg logits, Arg labels) { return One(kCrossEntropy, {&logits,
 Value LayerNorm(Arg x, Arg gain, Arg bias, double epsilon) { return One(kLayerNorm, {&x, &gain, &bias}, {{Attr::kEpsilon, epsilon}}); }
 
 Vars While(Vars init, std::int64_t bound, const std::function<Value(Builder&, const Vars&)>& condition,
-           const std::function<Vars(Builder&, const Vars&)>& body) {
-  if (init.empty() || !std::all_of(init.begin(), init.end(), [](const Value& v) { return v.valid(); })) return Vars(init.size() + 1);
-  Builder* b = init[0].builder;
-  for (const Value& value : init) b = value.builder->depth() > b->depth() ? value.builder : b;
+           const std::function<Vars(Builder&, const Vars&)>& body, Location where) {
+  Builder* b = BuilderOf(init);
+  if (b == nullptr) return Vars(init.size() + 1);
+  return While(b->Innermost(), std::move(init), bound, condition, body, where);
+}
+Vars While(Builder& b, Vars init, std::int64_t bound, const std::function<Value(Builder&, const Vars&)>& condition,
+           const std::function<Vars(Builder&, const Vars&)>& body, Location where) {
+  const std::size_t results_count = init.size() + 1;
+  if (!std::all_of(init.begin(), init.end(), [](const Value& v) { return v.valid(); })) {
+    b.Emit(kWhile, init, {}, where);  // says so
+    return Vars(results_count);
+  }
   std::vector<TensorType> types;
   for (const Value& value : init) types.push_back(value.type());
-  auto after = b->BuildBody(types, body);
-  auto test = b->BuildBody(types, [&](Builder& inner, const Vars& vars) { return Vars{condition(inner, vars)}; });
-  if (!after.graph || !test.graph) return Vars(init.size() + 1);
+  auto after = b.BuildBody(types, body, where);
+  auto test = b.BuildBody(types, [&](Builder& inner, const Vars& vars) { return Vars{condition(inner, vars)}; }, where);
+  if (!after.graph || !test.graph) return Vars(results_count);
   Attributes attrs{{Attr::kCount, static_cast<std::int64_t>(init.size())},
                    {Attr::kCaptures, static_cast<std::int64_t>(test.captures.size())},
                    {Attr::kBound, bound}};
   init.insert(init.end(), test.captures.begin(), test.captures.end());
   init.insert(init.end(), after.captures.begin(), after.captures.end());
-  Vars results = b->Emit(kWhile, init, std::move(attrs), {}, {test.graph, after.graph});
-  results.resize(types.size() + 1);
+  Vars results = b.Emit(kWhile, init, std::move(attrs), where, {test.graph, after.graph});
+  results.resize(results_count);
   return results;
 }
 
-Vars Cond(Value condition, const std::function<Vars(Builder&)>& then, const std::function<Vars(Builder&)>& otherwise) {
-  if (!condition.valid()) return Vars(1);
-  Builder& b = *condition.builder;
-  auto first = b.BuildBody({}, [&](Builder& inner, const Vars&) { return then(inner); });
-  auto second = b.BuildBody({}, [&](Builder& inner, const Vars&) { return otherwise(inner); });
-  if (!first.graph || !second.graph) return Vars(1);
+Vars Cond(Value condition, const std::function<Vars(Builder&)>& then, const std::function<Vars(Builder&)>& otherwise, Location where) {
+  if (condition.valid()) return Cond(condition.builder->Innermost(), condition, then, otherwise, where);
+  // Nobody owns it. The branches are written all the same: they say how many values are to be given back.
+  Builder nobody;
+  return Cond(nobody, condition, then, otherwise, where);
+}
+Vars Cond(Builder& b, Value condition, const std::function<Vars(Builder&)>& then, const std::function<Vars(Builder&)>& otherwise,
+          Location where) {
+  std::size_t results_count = 1;
+  auto branch = [&](const std::function<Vars(Builder&)>& write) {
+    return b.BuildBody(
+        {},
+        [&](Builder& inner, const Vars&) {
+          Vars values = write(inner);
+          results_count = std::max(results_count, values.size());
+          return values;
+        },
+        where);
+  };
+  auto first = branch(then), second = branch(otherwise);
+  if (!first.graph || !second.graph) return Vars(results_count);
   Vars inputs{condition};
   inputs.insert(inputs.end(), first.captures.begin(), first.captures.end());
   inputs.insert(inputs.end(), second.captures.begin(), second.captures.end());
-  return b.Emit(kCond, inputs, {{Attr::kCaptures, static_cast<std::int64_t>(first.captures.size())}}, {}, {first.graph, second.graph});
+  Vars results =
+      b.Emit(kCond, inputs, {{Attr::kCaptures, static_cast<std::int64_t>(first.captures.size())}}, where, {first.graph, second.graph});
+  results.resize(results_count);
+  return results;
 }
 
 namespace {
@@ -246,7 +298,7 @@ std::int64_t GroupSize(const Builder& b, const std::string& group) {
 
 // An op of a channel: takes its version, makes the next.
 std::vector<Value> OnChannel(Builder& b, const OpDef& def, StateId channel, std::vector<Value> inputs, Attributes attrs, Location where) {
-  inputs.insert(inputs.begin(), b.Token(channel));
+  inputs.insert(inputs.begin(), b.Token(channel, where));
   std::vector<Value> results = b.Emit(def, inputs, std::move(attrs), where);
   b.SetToken(channel, results[0]);
   results.resize(2);
@@ -264,22 +316,22 @@ Value AllGather(Arg a, StateId channel, std::string group, int axis) {
   if (!a.value.valid()) return {};
   Builder& b = *a.value.builder;
   return OnChannel(b, kAllGather, channel, {a.value},
-                   {{Attr::kCount, GroupSize(b, group)}, {Attr::kGroup, group}, {Attr::kAxis, FromFront(a, axis)}}, a.where)[1];
+                   {{Attr::kCount, GroupSize(b, group)}, {Attr::kGroup, group}, {Attr::kAxis, FromFront(a.value, axis)}}, a.where)[1];
 }
 Value ReduceScatter(Arg a, StateId channel, std::string group, int axis) {
   if (!a.value.valid()) return {};
   Builder& b = *a.value.builder;
   return OnChannel(b, kReduceScatter, channel, {a.value},
-                   {{Attr::kCount, GroupSize(b, group)}, {Attr::kGroup, group}, {Attr::kAxis, FromFront(a, axis)}}, a.where)[1];
+                   {{Attr::kCount, GroupSize(b, group)}, {Attr::kGroup, group}, {Attr::kAxis, FromFront(a.value, axis)}}, a.where)[1];
 }
 void Send(Arg a, StateId channel, std::int64_t peer, std::string key) {
   if (!a.value.valid()) return;
   OnChannel(*a.value.builder, kSend, channel, {a.value}, {{Attr::kPeer, peer}, {Attr::kName, std::move(key)}}, a.where);
 }
-Value Recv(Builder& b, TensorType type, StateId channel, std::int64_t peer, std::string key) {
+Value Recv(Builder& b, TensorType type, StateId channel, std::int64_t peer, std::string key, Location where) {
   return OnChannel(b, kRecv, channel, {},
                    {{Attr::kPeer, peer}, {Attr::kName, std::move(key)}, {Attr::kShape, type.shape}, {Attr::kDtype, Code64(type.dtype)}},
-                   {})[1];
+                   where)[1];
 }
 
 }  // namespace ropewalk::mlrunner

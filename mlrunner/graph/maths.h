@@ -1,7 +1,8 @@
 // The functions of the maths on values of a graph: h = Relu(MatMul(x, w) + b).
 //
 // Shapes are in the comments; `...` are equal leading dimensions. Elementwise functions broadcast as numpy does. A number on one side takes
-// the element type of the other.
+// the element type of the other, which must hold it: `ids * .5` of integers is refused. Flags (bool) are compared, selected and cast, not
+// added up; of two flags Maximum is "or" and Minimum is "and".
 //
 // Thread rule: as the builder's.
 #pragma once
@@ -44,7 +45,7 @@ Value IsFinite(Arg a);        // bool
 Value Select(Arg condition, Arg a, Arg b);
 Value Cast(Arg a, Dtype dtype);
 Value StopGradient(Arg a);
-Value Identity(Builder& b, const Value& a);  // the same value, as one of `b`
+Value Identity(Builder& b, const Value& a, Location where = {__builtin_FILE(), __builtin_LINE()});  // the same value, as one of `b`
 
 // --- shapes ---
 Value Reshape(Arg a, Shape shape);
@@ -52,27 +53,30 @@ Value Transpose(Arg a, std::vector<std::int64_t> permutation = {});  // empty: t
 Value BroadcastTo(Arg a, Shape shape);
 Value SliceAxis(Arg a, int axis, Dim begin, Dim end);
 Value PadAxis(Arg a, int axis, Dim low, Dim high);  // with zeros
-Value Concat(const std::vector<Value>& parts, int axis, Location where = {});
+Value Concat(const std::vector<Value>& parts, int axis, Location where = {__builtin_FILE(), __builtin_LINE()});
 Value At(Arg stack, Arg index);                // (n, ...), i64 scalar -> (...)
 Value SetAt(Arg stack, Arg index, Arg value);  // the stack with that row replaced
 
 // --- made from nothing ---
-Value Fill(Builder& b, double value, Dtype dtype, Shape shape);
-Value Constant(Builder& b, Literal literal);
-Value Iota(Builder& b, Dtype dtype, Dim count);   // 0, 1, 2, ...
-Value DimSize(Builder& b, Dim dim, Dtype dtype);  // the number that a dimension has in this run
+Value Fill(Builder& b, double value, Dtype dtype, Shape shape, Location where = {__builtin_FILE(), __builtin_LINE()});
+Value Constant(Builder& b, Literal literal, Location where = {__builtin_FILE(), __builtin_LINE()});
+Value Iota(Builder& b, Dtype dtype, Dim count, Location where = {__builtin_FILE(), __builtin_LINE()});  // 0, 1, 2, ...
+// The number that a dimension has in this run.
+Value DimSize(Builder& b, Dim dim, Dtype dtype, Location where = {__builtin_FILE(), __builtin_LINE()});
 // Uniform in [0, 1). `sample_dim`: the dimension that counts samples; numbers depend on the sample's global index and the element's place
 // in its logical tensor, not on how samples and elements are spread over ranks. -1: none.
 // `key`: an integer scalar that tells draws apart, where one op is run several times in a step (the round of a while).
-Value RandomUniform(Builder& b, Dtype dtype, Shape shape, int sample_dim = 0, const Value& key = {});
+Value RandomUniform(Builder& b, Dtype dtype, Shape shape, int sample_dim = 0, const Value& key = {},
+                    Location where = {__builtin_FILE(), __builtin_LINE()});
+// Each element is 0 with the probability `rate`, which is in [0, 1), and divided by 1 - rate otherwise.
 Value Dropout(Arg a, double rate, int sample_dim = 0);
 
 // --- reductions; axes may be negative; empty: all ---
 Value ReduceSum(Arg a, std::vector<std::int64_t> axes = {}, bool keep_dims = false);
 Value ReduceMax(Arg a, std::vector<std::int64_t> axes = {}, bool keep_dims = false);
-Value Mean(Arg a, std::vector<std::int64_t> axes = {}, bool keep_dims = false);
-Value ArgMax(Arg a, int axis = -1);  // i64; the first of equals
-Value SumTo(Arg a, Shape shape);     // the sum over what broadcasting from `shape` would repeat
+Value Mean(Arg a, std::vector<std::int64_t> axes = {}, bool keep_dims = false);  // of floating-point tensors
+Value ArgMax(Arg a, int axis = -1);                                              // i64; the first of equals
+Value SumTo(Arg a, Shape shape);                                                 // the sum over what broadcasting from `shape` would repeat
 
 // --- products ---
 // (..., M, K) x (..., K, N) -> (..., M, N); the leading dimensions broadcast. The flags read an operand transposed.
@@ -99,15 +103,22 @@ Value LayerNorm(Arg x, Arg gain, Arg bias, double epsilon = 1e-5);  // over the 
 // --- control flow; bodies are functional, values from around them are captured ---
 using Vars = std::vector<Value>;
 // At most `bound` rounds (gradients keep that many versions of the variables). Gives the variables and, last, the number of rounds (i64).
+// Written in a body, While and Cond belong to that body, so theirs may use its variables. The forms with a builder belong to that one.
 Vars While(Vars init, std::int64_t bound, const std::function<Value(Builder&, const Vars&)>& condition,
-           const std::function<Vars(Builder&, const Vars&)>& body);
-Vars Cond(Value condition, const std::function<Vars(Builder&)>& then, const std::function<Vars(Builder&)>& otherwise);
+           const std::function<Vars(Builder&, const Vars&)>& body, Location where = {__builtin_FILE(), __builtin_LINE()});
+Vars While(Builder& b, Vars init, std::int64_t bound, const std::function<Value(Builder&, const Vars&)>& condition,
+           const std::function<Vars(Builder&, const Vars&)>& body, Location where = {__builtin_FILE(), __builtin_LINE()});
+Vars Cond(Value condition, const std::function<Vars(Builder&)>& then, const std::function<Vars(Builder&)>& otherwise,
+          Location where = {__builtin_FILE(), __builtin_LINE()});
+Vars Cond(Builder& b, Value condition, const std::function<Vars(Builder&)>& then, const std::function<Vars(Builder&)>& otherwise,
+          Location where = {__builtin_FILE(), __builtin_LINE()});
 
 // --- ranks; `channel` orders them, `group` names the mesh axis ---
 Value AllReduce(Arg a, StateId channel, std::string group);                // the sum
 Value AllGather(Arg a, StateId channel, std::string group, int axis);      // parts side by side
 Value ReduceScatter(Arg a, StateId channel, std::string group, int axis);  // the sum, cut
 void Send(Arg a, StateId channel, std::int64_t peer, std::string key);
-Value Recv(Builder& b, TensorType type, StateId channel, std::int64_t peer, std::string key);
+Value Recv(Builder& b, TensorType type, StateId channel, std::int64_t peer, std::string key,
+           Location where = {__builtin_FILE(), __builtin_LINE()});
 
 }  // namespace ropewalk::mlrunner

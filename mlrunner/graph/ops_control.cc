@@ -49,8 +49,8 @@ Result<Types> InferWhile(const InferContext& c) {
 }
 
 // Backwards: a while over the rounds from the last to the first. Each round reads the variables as they were from stacks that the forward
-// op
-// keeps from now on, computes the body again and its gradients. Gradients of captures are summed over the rounds.
+// op keeps from now on, computes the body again and its gradients. Gradients of captures are summed over the rounds. A derivative of a
+// derivative finds users of the stacks, too: what they give a row belongs to the variable at the start of that round.
 Gradients WhileGradient(const GradientContext& c) {
   auto n = static_cast<std::size_t>(c.op.attrs.Int(Attr::kCount));
   auto condition_captures = static_cast<std::size_t>(c.op.attrs.Int(Attr::kCaptures));
@@ -77,6 +77,8 @@ Gradients WhileGradient(const GradientContext& c) {
     }
   }
   for (std::size_t i = 0; i < n; ++i) stacks.push_back({&c.b, graph.op(forward).outputs[n + 1 + i]});
+  std::vector<Value> stack_grads(n);
+  for (std::size_t i = 0; i < n && n + 1 + i < c.grads.size(); ++i) stack_grads[i] = c.grads[n + 1 + i].Dense();
 
   // Variables of the backward loop: the round, the gradients of the float variables, the sums of those of the float captures.
   std::vector<std::size_t> float_vars, float_captures;
@@ -92,7 +94,7 @@ Gradients WhileGradient(const GradientContext& c) {
     init.push_back(Fill(c.b, 0, captures[i].dtype(), captures[i].shape()));
   }
   Vars result = While(
-      init, c.op.attrs.Int(Attr::kBound), [](Builder&, const Vars& v) { return Greater(v[0], 0); },
+      c.b, init, c.op.attrs.Int(Attr::kBound), [](Builder&, const Vars& v) { return Greater(v[0], 0); },
       [&](Builder& b, const Vars& v) {
         Value round = v[0] - 1;
         std::vector<Value> arguments;
@@ -109,7 +111,10 @@ Gradients WhileGradient(const GradientContext& c) {
         for (std::size_t i : float_captures) with.push_back(arguments[n + i]);
         Gradients grads = Grad(of, seeds, with);
         Vars next{round};
-        for (std::size_t k = 0; k < float_vars.size(); ++k) next.push_back(grads[k].Dense());
+        for (std::size_t k = 0; k < float_vars.size(); ++k) {
+          const Value& stack_grad = stack_grads[float_vars[k]];
+          next.push_back(stack_grad.valid() ? grads[k].Dense() + At(stack_grad, round) : grads[k].Dense());
+        }
         for (std::size_t k = 0; k < float_captures.size(); ++k) {
           next.push_back(v[1 + float_vars.size() + k] + grads[float_vars.size() + k].Dense());
         }
@@ -178,7 +183,7 @@ Gradients CondGradient(const GradientContext& c) {
   };
   Gradients grads(c.in.size());
   if (floats.empty()) return grads;
-  Vars result = Cond(c.in[0], branch(0), branch(1));
+  Vars result = Cond(c.b, c.in[0], branch(0), branch(1));
   for (std::size_t k = 0; k < floats.size(); ++k) grads[1 + floats[k]] = result[k];
   return grads;
 }
@@ -194,14 +199,14 @@ Result<Types> WithToken(const InferContext& c, Types types) {
 Result<Types> InferAllReduce(const InferContext& c) { return WithToken(c, {c.in.at(1)}); }
 Result<Types> InferAllGather(const InferContext& c) {
   TensorType type = c.in.at(1);
-  int axis = Axis(c.op.attrs.Int(Attr::kAxis), type.shape.size());
+  int axis = AxisOf(c, type);
   if (axis < 0) return NoSuchAxis(c, type);
   type.shape[axis] = type.shape[axis] * Dim(c.op.attrs.Int(Attr::kCount));
   return WithToken(c, {type});
 }
 Result<Types> InferReduceScatter(const InferContext& c) {
   TensorType type = c.in.at(1);
-  int axis = Axis(c.op.attrs.Int(Attr::kAxis), type.shape.size());
+  int axis = AxisOf(c, type);
   if (axis < 0) return NoSuchAxis(c, type);
   auto part = type.shape[axis].DividedBy(Dim(c.op.attrs.Int(Attr::kCount)));
   if (!part) {

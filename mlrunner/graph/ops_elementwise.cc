@@ -31,8 +31,13 @@ Gradients ExtremumGradient(const GradientContext& c, bool maximum) {
 }
 Gradients MaximumGradient(const GradientContext& c) { return ExtremumGradient(c, true); }
 Gradients MinimumGradient(const GradientContext& c) { return ExtremumGradient(c, false); }
+// At x = 0 the plain rule multiplies 0 by inf: x^0 is 1 everywhere, so its slope is 0, and by p the slope of 0^p is 0, where p > 0; at
+// p = 0, where it jumps, it is taken for 0, too. What would be infinite is left out before it is computed, so that derivatives of this rule
+// do not meet it either.
 Gradients PowGradient(const GradientContext& c) {
-  return {Back(c, 0, G(c) * c.in[1] * Pow(c.in[0], c.in[1] - 1.0)), Back(c, 1, G(c) * c.out[0] * Log(c.in[0]))};
+  const Value &x = c.in[0], &p = c.in[1];
+  Value power = Select(Equal(Abs(x) + Abs(p), 0), 1, p), base = Select(Equal(x, 0), Select(Less(p, 0), x, 1), x);
+  return {Back(c, 0, G(c) * p * Pow(x, power - 1.0)), Back(c, 1, G(c) * c.out[0] * Log(base))};
 }
 Gradients SelectGradient(const GradientContext& c) {
   Value zero = c.b.Number(0, c.in[1].dtype());
@@ -58,6 +63,17 @@ Gradients CastGradient(const GradientContext& c) {
   return {Cast(G(c), c.in[0].dtype())};
 }
 
+// What adds and multiplies. Flags are no numbers: whether 1 + 1 of them is 1 or 2 would depend on who computes it.
+Result<Types> InferArithmetic(const InferContext& c) {
+  for (const TensorType& in : c.in) {
+    if (in.dtype == Dtype::kBool) return Misfit(c, "it takes numbers, and flags are none", "Cast the flags first, to the other's type");
+  }
+  return InferBroadcast(c);
+}
+Result<Types> InferNumber(const InferContext& c) {
+  if (!IsNumber(c.in[0].dtype)) return Misfit(c, "it takes numbers", "Cast flags first");
+  return Types{c.in[0]};
+}
 Result<Types> InferSelect(const InferContext& c) {
   if (c.in[0].dtype != Dtype::kBool) return Misfit(c, "the condition is bool", "compare first");
   if (c.in[1].dtype != c.in[2].dtype) return TypesDiffer(c);
@@ -68,7 +84,7 @@ Result<Types> InferSelect(const InferContext& c) {
 }
 Result<Types> InferIsFinite(const InferContext& c) { return Types{{Dtype::kBool, c.in[0].shape}}; }
 Result<Types> InferCast(const InferContext& c) {
-  if (SizeOf(c.in[0].dtype) == 0) return Misfit(c, "tokens and handles hold no numbers", "use the value that was read at that version");
+  if (SizeOf(c.in[0].dtype) == 0) return HoldsNoNumbers(c);
   return Types{{static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)), c.in[0].shape}};
 }
 
@@ -88,19 +104,19 @@ std::vector<Value> GeluGradExpand(Builder&, const Op&, const std::vector<Value>&
 
 }  // namespace
 
-const OpDef kAdd{"Add", 2, 1, InferBroadcast, AddGradient, nullptr, kCommutative};
-const OpDef kSub{"Sub", 2, 1, InferBroadcast, SubGradient, nullptr, kElementwise};
-const OpDef kMul{"Mul", 2, 1, InferBroadcast, MulGradient, nullptr, kCommutative};
-const OpDef kDiv{"Div", 2, 1, InferBroadcast, DivGradient, nullptr, kElementwise};
+const OpDef kAdd{"Add", 2, 1, InferArithmetic, AddGradient, nullptr, kCommutative};
+const OpDef kSub{"Sub", 2, 1, InferArithmetic, SubGradient, nullptr, kElementwise};
+const OpDef kMul{"Mul", 2, 1, InferArithmetic, MulGradient, nullptr, kCommutative};
+const OpDef kDiv{"Div", 2, 1, InferArithmetic, DivGradient, nullptr, kElementwise};
 // Not commutative: of a number and NaN, and of 0 and -0, they give the second.
 const OpDef kMaximum{"Maximum", 2, 1, InferBroadcast, MaximumGradient, nullptr, kElementwise};
 const OpDef kMinimum{"Minimum", 2, 1, InferBroadcast, MinimumGradient, nullptr, kElementwise};
-const OpDef kPow{"Pow", 2, 1, InferBroadcast, PowGradient, nullptr, kElementwise};
+const OpDef kPow{"Pow", 2, 1, InferArithmetic, PowGradient, nullptr, kElementwise};
 const OpDef kLess{"Less", 2, 1, InferCompare, NoGradient, nullptr, kElementwise};
 const OpDef kGreater{"Greater", 2, 1, InferCompare, NoGradient, nullptr, kElementwise};
 const OpDef kEqual{"Equal", 2, 1, InferCompare, NoGradient, nullptr, kCommutative};
 const OpDef kSelect{"Select", 3, 1, InferSelect, SelectGradient, nullptr, kElementwise};
-const OpDef kNeg{"Neg", 1, 1, InferLikeFirst, NegGradient, nullptr, kElementwise};
+const OpDef kNeg{"Neg", 1, 1, InferNumber, NegGradient, nullptr, kElementwise};
 const OpDef kExp{"Exp", 1, 1, InferFloatUnary, ExpGradient, nullptr, kElementwise};
 const OpDef kLog{"Log", 1, 1, InferFloatUnary, LogGradient, nullptr, kElementwise};
 const OpDef kSqrt{"Sqrt", 1, 1, InferFloatUnary, SqrtGradient, nullptr, kElementwise};
@@ -110,9 +126,9 @@ const OpDef kSigmoid{"Sigmoid", 1, 1, InferFloatUnary, SigmoidGradient, nullptr,
 const OpDef kErf{"Erf", 1, 1, InferFloatUnary, ErfGradient, nullptr, kElementwise};
 const OpDef kSin{"Sin", 1, 1, InferFloatUnary, SinGradient, nullptr, kElementwise};
 const OpDef kCos{"Cos", 1, 1, InferFloatUnary, CosGradient, nullptr, kElementwise};
-const OpDef kAbs{"Abs", 1, 1, InferLikeFirst, AbsGradient, nullptr, kElementwise};
-const OpDef kSign{"Sign", 1, 1, InferLikeFirst, NoGradient, nullptr, kElementwise};
-const OpDef kRelu{"Relu", 1, 1, InferLikeFirst, ReluGradient, nullptr, kElementwise};
+const OpDef kAbs{"Abs", 1, 1, InferNumber, AbsGradient, nullptr, kElementwise};
+const OpDef kSign{"Sign", 1, 1, InferNumber, NoGradient, nullptr, kElementwise};
+const OpDef kRelu{"Relu", 1, 1, InferNumber, ReluGradient, nullptr, kElementwise};
 const OpDef kIsFinite{"IsFinite", 1, 1, InferIsFinite, NoGradient, nullptr, kElementwise};
 const OpDef kCast{"Cast", 1, 1, InferCast, CastGradient, nullptr, kElementwise};
 const OpDef kGelu{"Gelu", 1, 1, InferFloatUnary, GeluGradient, GeluExpand, kElementwise};

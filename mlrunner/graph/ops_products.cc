@@ -33,6 +33,14 @@ Result<Types> InferReduce(const InferContext& c) {
   }
   return types;
 }
+Result<Types> InferReduceSum(const InferContext& c) {
+  if (!IsNumber(c.in[0].dtype)) return Misfit(c, "it adds numbers", "Cast flags first: to i64 to count them");
+  return InferReduce(c);
+}
+Result<Types> InferReduceMax(const InferContext& c) {  // of flags: whether there is any
+  if (SizeOf(c.in[0].dtype) == 0) return HoldsNoNumbers(c);
+  return InferReduce(c);
+}
 // Of a reduction's result: the shape with the reduced axes kept as 1.
 Shape Kept(const GradientContext& c) {
   Shape shape = c.in[0].shape();
@@ -47,7 +55,8 @@ Gradients ReduceMaxGradient(const GradientContext& c) {
   return {mask * (Reshape(G(c), Kept(c)) / count)};
 }
 Result<Types> InferArgMax(const InferContext& c) {
-  int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
+  if (SizeOf(c.in[0].dtype) == 0) return HoldsNoNumbers(c);
+  int axis = AxisOf(c, c.in[0]);
   if (axis < 0) return NoSuchAxis(c, c.in[0]);
   Types types{{Dtype::kI64, c.in[0].shape}};
   types[0].shape.erase(types[0].shape.begin() + axis);
@@ -242,8 +251,8 @@ Result<Types> InferOneHot(const InferContext& c) {
 
 }  // namespace
 
-const OpDef kReduceSum{"ReduceSum", 1, 1, InferReduce, ReduceSumGradient, nullptr, {}};
-const OpDef kReduceMax{"ReduceMax", 1, 1, InferReduce, ReduceMaxGradient, nullptr, {}};
+const OpDef kReduceSum{"ReduceSum", 1, 1, InferReduceSum, ReduceSumGradient, nullptr, {}};
+const OpDef kReduceMax{"ReduceMax", 1, 1, InferReduceMax, ReduceMaxGradient, nullptr, {}};
 const OpDef kArgMax{"ArgMax", 1, 1, InferArgMax, NoGradient, nullptr, {}};
 const OpDef kMatMul{"MatMul", 2, 1, InferMatMul, MatMulGradient, nullptr, {}};
 const OpDef kConv2D{"Conv2D", 2, 1, InferConv2D, Conv2DGradient, nullptr, {}};

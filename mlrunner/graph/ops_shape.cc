@@ -1,5 +1,7 @@
 // Definitions of ops that move, cut and make elements, and of states.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -96,7 +98,7 @@ Result<Types> InferBroadcastTo(const InferContext& c) {
 Gradients BroadcastToGradient(const GradientContext& c) { return {SumTo(G(c), c.in[0].shape())}; }
 
 Result<Types> InferSlice(const InferContext& c) {
-  int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
+  int axis = AxisOf(c, c.in[0]);
   if (axis < 0) return NoSuchAxis(c, c.in[0]);
   Dim begin = c.op.attrs.DimOf(Attr::kBegin), end = c.op.attrs.DimOf(Attr::kEnd), size = c.in[0].shape[axis];
   Dim count = end - begin, left = size - end;
@@ -117,7 +119,7 @@ Gradients SliceGradient(const GradientContext& c) {
 }
 
 Result<Types> InferPad(const InferContext& c) {
-  int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
+  int axis = AxisOf(c, c.in[0]);
   if (axis < 0) return NoSuchAxis(c, c.in[0]);
   Dim low = c.op.attrs.DimOf(Attr::kLow), high = c.op.attrs.DimOf(Attr::kHigh);
   if ((low.Constant() && *low.Constant() < 0) || (high.Constant() && *high.Constant() < 0)) {
@@ -137,7 +139,7 @@ Gradients PadGradient(const GradientContext& c) {
 Result<Types> InferConcat(const InferContext& c) {
   if (c.in.empty()) return Misfit(c, "it takes at least one tensor", "give one or more; for none there is no shape");
   Types types{c.in[0]};
-  int axis = Axis(c.op.attrs.Int(Attr::kAxis), c.in[0].shape.size());
+  int axis = AxisOf(c, c.in[0]);
   if (axis < 0) return NoSuchAxis(c, c.in[0]);
   for (std::size_t i = 1; i < c.in.size(); ++i) {
     if (c.in[i].dtype != c.in[0].dtype) return TypesDiffer(c);
@@ -189,12 +191,72 @@ Gradients SetAtGradient(const GradientContext& c) {
 
 Result<Types> InferConstant(const InferContext& c) {
   const Literal& literal = *c.op.attrs.LiteralOf(Attr::kLiteral);
+  const std::size_t bytes = static_cast<std::size_t>(NumElements(literal.dims)) * SizeOf(literal.dtype);
+  if (literal.bytes == nullptr || literal.bytes->size() != bytes || (bytes == 0 && NumElements(literal.dims) != 0)) {
+    return Status(Code::kInvalid, "GRAPH01", fmt::format("a constant {} {}", ToString(literal.dims), Name(literal.dtype)),
+                  fmt::format("it has {} bytes, and {} are needed", literal.bytes == nullptr ? 0 : literal.bytes->size(), bytes),
+                  "give Literal::Of as many values as the shape has, of the C++ type of that element type");
+  }
   return Types{{literal.dtype, Shape(literal.dims.begin(), literal.dims.end())}};
 }
+// The least and the greatest number of a type, for a number that stands in the graph as a double.
+std::pair<double, double> RangeOf(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF64:
+      return {-std::numeric_limits<double>::max(), std::numeric_limits<double>::max()};
+    case Dtype::kF32:
+      return {-std::numeric_limits<float>::max(), std::numeric_limits<float>::max()};
+    case Dtype::kF16:
+      return {-65504, 65504};
+    case Dtype::kBF16:
+      return {-0x1.fep127, 0x1.fep127};
+    case Dtype::kI32:
+      return {std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
+    case Dtype::kI64:
+      return {-0x1p63, 0x1.fffffffffffffp62};  // the greatest double below 2^63
+    case Dtype::kU8:
+      return {0, 255};
+    case Dtype::kBool:
+      return {0, 1};
+    default:
+      return {1, 0};  // tokens and handles: none
+  }
+}
+// In floating-point types a number is rounded, as every result is. In others it would be another number.
+Result<Types> InferFill(const InferContext& c) {
+  const auto dtype = static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype));
+  const double value = c.op.attrs.Double(Attr::kValue);
+  const auto [low, high] = RangeOf(dtype);
+  bool fits = value >= low && value <= high;
+  fits = IsFloat(dtype) ? fits || !std::isfinite(value) : fits && value == std::trunc(value);
+  if (!fits) {
+    return Status(Code::kInvalid, "GRAPH01", fmt::format("the number {} as {}", value, Name(dtype)),
+                  fmt::format("{} holds {} from {} to {}", Name(dtype), IsFloat(dtype) ? "numbers" : "whole numbers", low, high),
+                  "Cast the tensor beside it to a type that holds the number, or give another number");
+  }
+  return InferFromAttributes(c);
+}
+Status NoNumberType(const InferContext& c, std::string why) {
+  return Status(Code::kInvalid, "GRAPH01", fmt::format("{} as {}", c.op.def->name, Name(static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)))),
+                std::move(why), "ask for another type, and Cast what it gives");
+}
 Result<Types> InferIota(const InferContext& c) {
+  if (!IsNumber(static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)))) return NoNumberType(c, "it counts, in numbers");
   return Types{{static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)), {c.op.attrs.DimOf(Attr::kDim)}}};
 }
-Result<Types> InferDimSize(const InferContext& c) { return Types{{static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)), {}}}; }
+Result<Types> InferDimSize(const InferContext& c) {
+  if (!IsNumber(static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)))) return NoNumberType(c, "a length is a number");
+  return Types{{static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)), {}}};
+}
+// (key)
+Result<Types> InferRandomUniform(const InferContext& c) {
+  if (!IsFloat(static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype))))
+    return NoNumberType(c, "what lies in [0, 1) is 0 in any type of whole numbers");
+  if (c.in.size() > 1 || (c.in.size() == 1 && !IsIndex(c.in[0]))) {
+    return Misfit(c, "the key is one integer", "give a scalar of i32 or i64, such as the round of a while");
+  }
+  return InferFromAttributes(c);
+}
 
 Result<Types> InferBucket(const InferContext& c) {
   Dim total = 0;
@@ -224,10 +286,10 @@ const OpDef kAt{"At", 2, 1, InferAt, AtGradient, nullptr, {}};
 const OpDef kSetAt{"SetAt", 3, 1, InferSetAt, SetAtGradient, nullptr, {}};
 const OpDef kRelayout{"Relayout", 1, 1, InferLikeFirst, IdentityGradient, nullptr, {}};
 const OpDef kConstant{"Constant", 0, 1, InferConstant, nullptr, nullptr, {}};
-const OpDef kFill{"Fill", 0, 1, InferFromAttributes, nullptr, nullptr, {}};
+const OpDef kFill{"Fill", 0, 1, InferFill, nullptr, nullptr, {}};
 const OpDef kIota{"Iota", 0, 1, InferIota, nullptr, nullptr, {}};
 const OpDef kDimSize{"DimSize", 0, 1, InferDimSize, nullptr, nullptr, {}};
-const OpDef kRandomUniform{"RandomUniform", -1, 1, InferFromAttributes, NoGradient, nullptr, {.random = true}};
+const OpDef kRandomUniform{"RandomUniform", -1, 1, InferRandomUniform, NoGradient, nullptr, {.random = true}};
 const OpDef kBucket{"Bucket", -1, 1, InferBucket, nullptr, nullptr, {}};
 
 }  // namespace ropewalk::mlrunner

@@ -24,13 +24,18 @@ bool ShardingSpec::IsReplicated() const {
 }
 
 std::string ShardingSpec::ToString(const Mesh& mesh) const {
+  // A specification that is refused may name an axis that there is not.
+  auto name = [&](std::int8_t axis) {
+    bool known = axis >= 0 && static_cast<std::size_t>(axis) < mesh.axes.size();
+    return known ? mesh.axes[axis].name : "axis " + std::to_string(axis);
+  };
   std::string text = "[";
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (i > 0) text += ", ";
-    text += dims[i] == kReplicated ? "_" : mesh.axes.at(dims[i]).name;
+    text += dims[i] == kReplicated ? "_" : name(dims[i]);
   }
   text += "]";
-  for (std::int8_t axis : partial) text += " +" + mesh.axes.at(axis).name;
+  for (std::int8_t axis : partial) text += " +" + name(axis);
   return text;
 }
 

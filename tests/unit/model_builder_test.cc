@@ -1,6 +1,8 @@
 // Values, shapes, states and errors of the model graph.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "mlrunner/graph/grad.h"
@@ -330,6 +332,38 @@ TEST(Random, ShardsOfATensorDrawItsOwnNumbers) {
   auto graph = b.Finish();
   auto right = Evaluate(*graph, {}, {}, states, {.rank = 1})->outputs[0].data;
   EXPECT_EQ(right, (std::vector<double>{all[3], all[4], all[5], all[9], all[10], all[11]}));
+}
+
+TEST(Random, DropoutKeepsWhatDoesNotLieBelowItsRate) {
+  constexpr std::int64_t kCount = 4096;
+  // The numbers drawn, and what is left of `value` repeated.
+  auto draw = [](double rate, double value) {
+    Builder b;
+    Value y = Dropout(Fill(b, value, Dtype::kF32, {kCount}), rate);
+    for (const Op& op : b.graph().ops) {
+      if (op.def == &kRandomUniform) b.Output("u", {&b, op.outputs[0]});
+    }
+    b.Output("y", y);
+    std::map<std::string, RefTensor> states;
+    auto result = Evaluate(*b.Finish(), {}, {}, states, {.seed = 5});
+    EXPECT_TRUE(result.ok()) << result.status().ToString();
+    return std::pair(result->outputs.at(0).data, result->outputs.at(1).data);
+  };
+  EXPECT_EQ(draw(0, 3).second, std::vector<double>(kCount, 3));
+  std::vector<double> u = draw(.5, 3).first;
+  const double one_of_them = *std::find_if(u.begin(), u.end(), [](double number) { return number > .2 && number < .3; });
+  for (double rate : {.5, one_of_them}) {
+    auto [drawn, left] = draw(rate, 3);
+    EXPECT_EQ(drawn, u);
+    std::int64_t kept = 0;
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      EXPECT_NEAR(left[i], u[i] < rate ? 0 : 3 / (1 - rate), 1e-6) << i;
+      kept += left[i] != 0;
+    }
+    EXPECT_NEAR(static_cast<double>(kept) / kCount, 1 - rate, .04);
+  }
+  // What is left out is 0, whatever it was.
+  for (double value : draw(.5, HUGE_VAL).second) EXPECT_TRUE(value == 0 || value == HUGE_VAL) << value;
 }
 
 TEST(Reference, LabelsOutOfRangeAreNamed) {

@@ -146,6 +146,22 @@ TEST(Grad, EachOp) {
          Value y = ReduceSum(Square(LayerNorm(Gelu(v[0]), v[1], v[2]))) + ReduceSum(Square(Softmax(v[0])));
          return ReduceSum(Square(Grad(y, {v[0]})[0].Dense()));
        }},
+      {"pow", {{3}, {2, 3}}, [](Builder&, const Vs& v) { return Pow(v[0], v[1]); }},
+      {"second order of pow",
+       {{2}, {2}},
+       [](Builder&, const Vs& v) {
+         auto grads = Grad(ReduceSum(Pow(v[0], v[1])), {v[0], v[1]});
+         return ReduceSum(Square(grads[0].Dense()) + grads[0].Dense() * grads[1].Dense());
+       }},
+      {"second order of conv",
+       {{1, 2, 4, 5}, {3, 2, 2, 3}},
+       [](Builder&, const Vs& v) {
+         auto grads = Grad(ReduceSum(Sin(Conv2D(v[0], v[1], {{1, 2}, {1, 1}}))), {v[0], v[1]});
+         return ReduceSum(Square(grads[0].Dense())) + ReduceSum(Square(grads[1].Dense()));
+       }},
+      {"second order of avg pool",
+       {{1, 2, 5, 4}},
+       [](Builder&, const Vs& v) { return ReduceSum(Square(Grad(ReduceSum(Sin(AvgPool2D(v[0], 2, 2))), {v[0]})[0].Dense())); }},
       {"second order of cross entropy",
        {{2, 3}},
        [&](Builder& b, const Vs& v) {
@@ -172,6 +188,37 @@ TEST(Grad, EachOp) {
                    [&](Builder&, const Vars& t) { return Vars{t[0] + 1, Sin(t[1] + v[1] * s[1])}; });
                return Vars{s[0] + 1, in[1]};
              })[1];
+       }},
+      {"second order of while",
+       {{2}, {2}},
+       [](Builder& b, const Vs& v) {
+         Vars out = While(
+             {b.Number(0, Dtype::kI64), v[0]}, 4, [](Builder&, const Vars& s) { return Less(s[0], 3); },
+             [&](Builder&, const Vars& s) { return Vars{s[0] + 1, Sin(s[1] * v[1] + s[1])}; });
+         auto grads = Grad(ReduceSum(Square(out[1])), {v[0], v[1]});
+         return ReduceSum(Square(grads[0].Dense()) + grads[0].Dense() * grads[1].Dense());
+       }},
+      {"second order of while in while",
+       {{2}, {2}},
+       [](Builder& b, const Vs& v) {
+         Value zero = b.Number(0, Dtype::kI64);
+         Value y = While(
+             {zero, v[0]}, 3, [](Builder&, const Vars& s) { return Less(s[0], 2); },
+             [&](Builder& outer, const Vars& s) {
+               Vars in = While(
+                   {outer.Number(0, Dtype::kI64), s[1]}, 3, [](Builder&, const Vars& t) { return Less(t[0], 2); },
+                   [&](Builder&, const Vars& t) { return Vars{t[0] + 1, Sin(t[1] * s[1] + v[1])}; });
+               return Vars{s[0] + 1, in[1]};
+             })[1];
+         auto grads = Grad(ReduceSum(y), {v[0], v[1]});
+         return ReduceSum(Square(grads[0].Dense()) + grads[0].Dense() * grads[1].Dense());
+       }},
+      {"second order of cond",
+       {{3}, {3}},
+       [](Builder&, const Vs& v) {
+         auto yes = [&](Builder& b) { return Vars{Sin(Identity(b, v[0]) * v[1])}; };
+         Value y = Cond(Greater(ReduceSum(Square(v[0])), 0), yes, [&](Builder& b) { return Vars{Identity(b, v[0])}; })[0];
+         return ReduceSum(Square(Grad(ReduceSum(y), {v[0]})[0].Dense()));
        }},
       {"cond",
        {{3}, {3}},
@@ -209,6 +256,42 @@ TEST(Grad, EachOp) {
       inputs.push_back(tensor);
     }
     EXPECT_LT(GradientError(*graph, inputs, random), 1e-6);
+  }
+}
+
+// Where 0 and infinity would be multiplied.
+TEST(Grad, OfPowersOfZero) {
+  struct Case {
+    double x, p, dx, dp, d2x;
+  };
+  const double kInf = HUGE_VAL;
+  const std::vector<Case> cases = {
+      {0, 2, 0, 0, 2},
+      {0, 3, 0, 0, 0},
+      {0, 1, 1, 0, 0},
+      {0, 0, 0, 0, 0},
+      {-0.0, 2, 0, 0, 2},
+      {0, .5, kInf, 0, -kInf},
+      {0, -1, -kInf, -kInf, kInf},
+      {2, 0, 0, std::log(2), 0},
+      {2, 3, 12, 8 * std::log(2), 12},
+  };
+  for (const Case& test : cases) {
+    SCOPED_TRACE(std::to_string(test.x) + " to the " + std::to_string(test.p));
+    Builder b;
+    Value x = b.Input("x", Dtype::kF64, {}), p = b.Input("p", Dtype::kF64, {});
+    auto grads = Grad(Pow(x, p), {x, p});
+    b.Output("dx", grads[0]);
+    b.Output("dp", grads[1]);
+    b.Output("d2x", Grad(grads[0], {x})[0]);
+    auto graph = b.Finish();
+    ASSERT_TRUE(graph.ok()) << graph.status().ToString();
+    std::map<std::string, RefTensor> states;
+    auto result = Evaluate(*graph, {}, {RefTensor::Scalar(test.x), RefTensor::Scalar(test.p)}, states);
+    ASSERT_TRUE(result.ok()) << result.status().ToString();
+    EXPECT_DOUBLE_EQ(result->outputs[0].data[0], test.dx);
+    EXPECT_DOUBLE_EQ(result->outputs[1].data[0], test.dp);
+    EXPECT_DOUBLE_EQ(result->outputs[2].data[0], test.d2x);
   }
 }
 
