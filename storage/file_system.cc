@@ -107,6 +107,7 @@ int LocalFileSystem::Look(const std::string& path, FileFacts* facts) {
   if (lstat(path.c_str(), &info) != 0) return errno;
   facts->kind = S_ISREG(info.st_mode) ? FileKind::kFile : S_ISDIR(info.st_mode) ? FileKind::kFolder : FileKind::kOther;
   facts->bytes = static_cast<std::uint64_t>(info.st_size);
+  facts->modified_us = std::int64_t{info.st_mtim.tv_sec} * 1'000'000 + info.st_mtim.tv_nsec / 1000;
   return 0;
 }
 

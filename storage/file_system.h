@@ -32,6 +32,8 @@ enum class FileKind : std::uint8_t { kFile, kFolder, kOther };
 struct FileFacts {
   FileKind kind = FileKind::kOther;  // of a link: of the link itself (kOther)
   std::uint64_t bytes = 0;
+  // Since 1970, by the file system's own clock: to be compared with that of another file, not with this machine's.
+  std::int64_t modified_us = 0;
 };
 
 class FileSystem {

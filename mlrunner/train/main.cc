@@ -40,19 +40,25 @@ bool WantsJson() {
   return job::EnvironmentOptions([](const char* name) { return std::getenv(name); }).output != job::OutputForm::kTable;
 }
 
+// JSON has no word for what is no number.
+std::string Number(double number, int digits) { return std::isfinite(number) ? fmt::format("{:.{}f}", number, digits) : "null"; }
+
 void Print(const mlrunner::TrainSummary& s) {
   const double hits = s.held_out_labels == 0 ? 0 : static_cast<double>(s.held_out_hits) / static_cast<double>(s.held_out_labels);
   if (WantsJson()) {
     fmt::print(
-        "{{\"job\":\"train\",\"steps\":{},\"resumed_from\":{},\"loss\":{},\"seconds\":{:.3f},\"samples_per_s\":{:.1f},"
-        "\"held_out_loss\":{:.6f},\"held_out_hits\":{},\"held_out_labels\":{}}}\n",
-        s.steps, s.resumed_from, std::isfinite(s.loss) ? fmt::format("{:.6f}", s.loss) : "null", s.seconds, s.samples_per_s,
-        s.held_out_loss, s.held_out_hits, s.held_out_labels);
+        "{{\"job\":\"train\",\"steps\":{},\"resumed_from\":{},\"loss\":{},\"seconds\":{},\"samples_per_s\":{},"
+        "\"held_out_loss\":{},\"held_out_hits\":{},\"held_out_labels\":{}}}\n",
+        s.steps, s.resumed_from, Number(s.loss, 6), Number(s.seconds, 3), s.samples_per_s > 0 ? Number(s.samples_per_s, 1) : "null",
+        Number(s.held_out_loss, 6), s.held_out_hits, s.held_out_labels);
     return;
   }
   if (s.resumed_from >= 0) fmt::print("resumed from the checkpoint of step {}\n", s.resumed_from);
-  if (std::isfinite(s.loss))
+  if (s.samples_per_s > 0) {
     fmt::print("trained to step {} in {:.2f} s ({:.0f} samples/s), loss {:.4f}\n", s.steps, s.seconds, s.samples_per_s, s.loss);
+  } else if (std::isfinite(s.loss)) {
+    fmt::print("no step was left to make; the loss of the last one was {:.4f}\n", s.loss);
+  }
   fmt::print("held out: {:.2f}% of {} {} right, loss {:.4f}\n", 100 * hits, s.held_out_labels,
              s.labels_are_characters ? "characters" : "labels", s.held_out_loss);
 }
@@ -77,9 +83,12 @@ int main(int argc, char** argv) {
   words.push_back(nullptr);
   int count = static_cast<int>(words.size()) - 1;
   Job job = Init(count, words.data());
+  mlrunner::TrainHooks hooks;
+  hooks.run = mlrunner::RunOf(job.settings());
   // What the program finds wrong with the data or the loss is wrong the next time, too; a rank that crashed gets another try.
-  Result<std::string> result = RunGang(job, "train", static_cast<std::uint32_t>(train.ranks),
-                                       [train](GangContext& gang) { return mlrunner::TrainRank(gang, train); }, {.attempts_max = 1});
+  Result<std::string> result =
+      RunGang(job, "train", static_cast<std::uint32_t>(train.ranks),
+              [train, hooks](GangContext& gang) { return mlrunner::TrainRank(gang, train, hooks); }, {.attempts_max = 1});
   if (!result.ok()) job.context().Fail(result.status());
   Result<mlrunner::TrainSummary> summary = mlrunner::DecodeTrainSummary(*result);
   if (!summary.ok()) {

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "base/bytes.h"
+#include "base/hash.h"
 #include "mlrunner/data/images.h"
 #include "mlrunner/data/sampler.h"
 #include "mlrunner/data/text.h"
@@ -23,6 +24,7 @@
 #include "mlrunner/train/checkpoint.h"
 #include "mlrunner/train/schedule.h"
 #include "mlrunner/train/step_graph.h"
+#include "storage/io_error.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -131,12 +133,14 @@ class Rank {
     if (job_.batch > samples_ && gang_.rank() == 0)
       Warn(fmt::format("train.batch is {}, more than all training samples ({}), which each step takes then", job_.batch, samples_));
     rows_ = ShareOf(ShareOf(batch_, 0, gang_.ranks()).count, 0, job_.micro_batches).count;
+    summary_.loss = std::numeric_limits<double>::quiet_NaN();
+    steps_in_all_ = StepsInAll();
     ASSIGN_OR_RETURN(graph_, StepGraph(job_, *data_.training, gang_.ranks()));
     RETURN_IF_ERROR(CanBeHeld());
     RETURN_IF_ERROR(Meet());
     // Where nothing is left to do nothing will be written: such a folder may be of others, and only read.
     const bool will_save = !job_.checkpoint.folder.empty() && gang_.rank() == 0 && !IsOver();
-    if (will_save) RETURN_IF_ERROR(TryCheckpointFolder(*files_, job_.checkpoint.folder));
+    if (will_save) RETURN_IF_ERROR(TryCheckpointFolder(*files_, job_.checkpoint.folder, {hooks_.run, gang_.epoch()}));
     Status status = Connected();
     // The others must not wait for a rank that has given up.
     if (!status.ok() && ranks_ != nullptr) ranks_->Abort(status);
@@ -149,12 +153,7 @@ class Rank {
     if (gang_.ranks() > 1) {
       RETURN_IF_ERROR(Connect());
     } else {
-      // Nobody else notices: with several ranks the communicator does, and ends what waits.
-      watches_ = true;
-      gang_.OnLost([this](const Status& status) {
-        std::lock_guard lock(mutex_);
-        lost_ = status;
-      });
+      Watch();  // nobody else notices: with several ranks the communicator does, and ends what waits
     }
     RETURN_IF_ERROR(CompileStep());
     RETURN_IF_ERROR(Steps());
@@ -162,14 +161,25 @@ class Rank {
       for (const StateInfo& state : graph_.states)
         if (state.kind == StateKind::kParameter) hooks_.on_parameter(state.name, states_.Get(state.name));
     }
-    return data_.held_out == nullptr ? Status() : Count();
+    if (data_.held_out == nullptr) return {};
+    Watch();  // no sum is waited for any more, so that the communicator would not say it
+    return Count();
+  }
+
+  // From now on Lost() says whether the job was cancelled or a peer is gone.
+  void Watch() {
+    watches_ = true;
+    gang_.OnLost([this](const Status& status) {
+      std::lock_guard lock(mutex_);
+      lost_ = status;
+    });
   }
 
   // All ranks find the same, before hours of steps are made for a result that cannot be given back.
   Status CanBeHeld() const {
     if (hooks_.result_words_max == 0) return {};
-    constexpr std::int64_t kWordsBesides = 16;          // lengths, and the summary
-    std::int64_t parameters = 0, words = StepsInAll();  // a loss each
+    constexpr std::int64_t kWordsBesides = 16;           // lengths, and the summary
+    std::int64_t parameters = 0, words = steps_in_all_;  // a loss each
     for (const StateInfo& state : graph_.states) {
       if (state.kind != StateKind::kParameter) continue;
       const Dims dims = Evaluate(state.type.shape, {rows_});
@@ -178,7 +188,7 @@ class Rank {
     }
     if (words + kWordsBesides <= hooks_.result_words_max) return {};
     return Status(Code::kUserError, "TRAIN06",
-                  fmt::format("the result of the training, {} parameters and {} losses, would not reach main", parameters, StepsInAll()),
+                  fmt::format("the result of the training, {} parameters and {} losses, would not reach main", parameters, steps_in_all_),
                   fmt::format("what a training on a dataset returns goes through the master and fits {} numbers", hooks_.result_words_max),
                   "take a smaller model or fewer steps, or `ropewalk train` with [checkpoint], which writes the parameters into files");
   }
@@ -193,9 +203,10 @@ class Rank {
     std::vector<Status> passed_over;
     Checkpoint checkpoint;
     checkpoint.step = -1;
-    const bool resumes = !job_.checkpoint.folder.empty() && job_.checkpoint.resume;
-    if (resumes && gang_.rank() == 0) {
-      ASSIGN_OR_RETURN(checkpoint, LoadNewestCheckpoint(*files_, job_.checkpoint.folder, &passed_over));
+    // One that shall not begin at what it finds goes on from what earlier formings of its own gang have written all the same.
+    const bool of_any = job_.checkpoint.resume, of_its_own = gang_.epoch() > 0 && hooks_.run != 0;
+    if (!job_.checkpoint.folder.empty() && (of_any || of_its_own) && gang_.rank() == 0) {
+      ASSIGN_OR_RETURN(checkpoint, LoadNewestCheckpoint(*files_, job_.checkpoint.folder, &passed_over, of_any ? 0 : hooks_.run));
       for (const Status& status : passed_over) Warn(fmt::format("passed over: {} ({})", status.what(), status.why()));
       mine.resume_from = checkpoint.step;
     }
@@ -220,7 +231,7 @@ class Rank {
       const std::string path = CheckpointPath(job_.checkpoint.folder, hellos[0].resume_from);
       auto loaded = LoadCheckpoint(*files_, path);
       if (!loaded.ok())
-        return Status(Code::kUserError, "CKPT04",
+        return Status(loaded.status().code(), "CKPT04",  // a disk that fails for once is no mistake of the job
                       fmt::format("rank {} on {} cannot read the checkpoint that rank 0 on {} goes on from", gang_.rank(), mine.machine,
                                   hellos[0].machine),
                       loaded.status().what() + ": " + loaded.status().why(), "let checkpoint.folder be a folder that all machines share");
@@ -239,6 +250,10 @@ class Rank {
     const std::uint64_t vocabulary = data_.training->vocabulary_hash();
     if (checkpoint.vocabulary != 0 && vocabulary != 0 && checkpoint.vocabulary != vocabulary)
       return misfit(fmt::format("it has learnt a text of other characters: what it takes for one is another in \"{}\"", job_.data.path));
+    if (checkpoint.samples != 0 && checkpoint.samples != samples_)
+      return misfit(fmt::format("it has learnt from {} samples, and there are {} now", checkpoint.samples, samples_));
+    if (checkpoint.data != 0 && checkpoint.data != data_.training->content_hash())
+      return misfit("it has learnt from other samples than those that there are now, or from the same in another order");
     if (checkpoint.position.offset > samples_)
       return misfit(fmt::format("it had taken {} samples of an epoch, and there are {} now", checkpoint.position.offset, samples_));
     std::size_t kept = 0;
@@ -255,9 +270,11 @@ class Rank {
     if (kept != checkpoint.tensors.size())
       return misfit(fmt::format("it holds {} states, and the job has {}", checkpoint.tensors.size(), kept));
     for (auto& [name, tensor] : checkpoint.tensors) states_.Set(name, std::move(tensor));
-    step_ = checkpoint.step;
+    step_ = saved_ = checkpoint.step;
     position_ = checkpoint.position;
+    steps_in_all_ = StepsInAll();
     summary_.resumed_from = step_;
+    summary_.loss = checkpoint.loss;
     return {};
   }
 
@@ -278,7 +295,6 @@ class Rank {
     return {};
   }
 
-  // Whether the job was cancelled meanwhile.
   Status Lost() {
     std::lock_guard lock(mutex_);
     return lost_;
@@ -330,10 +346,16 @@ class Rank {
     if (job_.steps > 0) return step_ >= job_.steps;
     return position_.epoch >= job_.epochs || (position_.epoch == job_.epochs - 1 && position_.offset >= samples_);
   }
-  std::int64_t StepsInAll() const { return job_.steps > 0 ? job_.steps : job_.epochs * ((samples_ + batch_ - 1) / batch_); }
+  // With those that were made to come here, perhaps with another train.batch.
+  std::int64_t StepsInAll() const {
+    if (job_.steps > 0) return job_.steps;
+    if (position_.epoch >= job_.epochs) return step_;
+    auto steps_for = [&](std::int64_t samples) { return (samples + batch_ - 1) / batch_; };
+    return step_ + steps_for(samples_ - position_.offset) + (job_.epochs - position_.epoch - 1) * steps_for(samples_);
+  }
 
   void SetLearningRate() {
-    const double rate = LearningRateAt(job_.optimizer, step_, StepsInAll());
+    const double rate = LearningRateAt(job_.optimizer, step_, steps_in_all_);
     if (rate == rate_) return;
     rate_ = rate;
     states_.Set(kLearningRate, ToTensor(job_.dtype, RefTensor::Scalar(rate)));
@@ -346,8 +368,7 @@ class Rank {
     std::vector<BatchTensors> tensors;
     for (std::int32_t i = 0; i < job_.micro_batches; ++i) tensors.emplace_back(*data_.training, rows_, job_.dtype);
     const double labels_per_sample = static_cast<double>(NumElements(data_.training->label_dims()));
-    summary_.loss = std::numeric_limits<double>::quiet_NaN();
-    std::int64_t taken = 0, saved = step_;
+    std::int64_t taken = 0;
     for (; !IsOver(); ++step_) {
       RETURN_IF_ERROR(Lost());
       SetLearningRate();
@@ -375,24 +396,29 @@ class Rank {
       auto outputs = executable_->Run(inputs, states_);
       if (!outputs.ok()) return outputs.status().WithContext(fmt::format("step {}", step_));
       summary_.loss = Scalar(outputs->outputs[0][0]);
-      if (!std::isfinite(summary_.loss)) return NoNumber("loss");
+      if (!std::isfinite(summary_.loss)) {
+        const std::string spoilt = Spoilt();
+        return NoNumber(step_, fmt::format("the loss is {}", summary_.loss),
+                        spoilt.empty() ? "all parameters are still numbers" : "after its update " + spoilt);
+      }
       if (hooks_.on_step) hooks_.on_step(step_, summary_.loss);
       taken += count;
       if (job_.checkpoint.every_steps > 0 && (step_ + 1) % job_.checkpoint.every_steps == 0) {
         RETURN_IF_ERROR(Save(step_ + 1));
-        saved = step_ + 1;
       }
       if (gang_.rank() == 0 && Clock::now() - shown > std::chrono::milliseconds(200)) {
         shown = Clock::now();
-        gang_.Report(fmt::format("step {} of {}, epoch {}, loss {:.4f}, {:.0f} samples/s", step_ + 1, StepsInAll(), position_.epoch + 1,
+        gang_.Report(fmt::format("step {} of {}, epoch {}, loss {:.4f}, {:.0f} samples/s", step_ + 1, steps_in_all_, position_.epoch + 1,
                                  summary_.loss, static_cast<double>(taken) / SecondsSince(start)));
       }
     }
     summary_.steps = step_;
     summary_.seconds = SecondsSince(start);
     summary_.samples_per_s = taken == 0 ? 0 : static_cast<double>(taken) / summary_.seconds;
-    if (saved != step_) RETURN_IF_ERROR(Save(step_));
-    return {};
+    if (taken == 0) return {};
+    // No loss of a next step tells what the last update has done.
+    if (const std::string spoilt = Spoilt(); !spoilt.empty()) return NoNumber(step_ - 1, spoilt, "its loss was a number");
+    return saved_ == step_ ? Status() : Save(step_);
   }
 
   // Before the first step of an epoch, or what is left of one: tells the samples which of them this rank will ask for.
@@ -410,8 +436,8 @@ class Rank {
     return data_.training->Prepare(mine);
   }
 
-  // `what` of the step at hand is no number: says which states are none either. The sum is the same on all ranks, so all of them stop here.
-  Status NoNumber(const std::string& what) {
+  // Which parameters are no numbers, in words; empty: none. Sums are the same on all ranks, so all of them find the same.
+  std::string Spoilt() const {
     std::size_t parameters = 0, bad = 0;
     std::string first;
     for (const StateInfo& state : graph_.states) {
@@ -420,10 +446,11 @@ class Rank {
       if (IsFinite(state.name)) continue;
       if (bad++ == 0) first = state.name;
     }
-    std::string states =
-        bad == 0 ? "all parameters are still numbers"
-                 : fmt::format("after its update {} of {} parameters hold what is no number, the first is {}", bad, parameters, first);
-    return Status(Code::kUserError, "TRAIN01", fmt::format("step {}: the {} is {}", step_, what, summary_.loss), states,
+    return bad == 0 ? "" : fmt::format("{} of {} parameters hold what is no number, the first is {}", bad, parameters, first);
+  }
+
+  Status NoNumber(std::int64_t step, const std::string& what, const std::string& why) const {
+    return Status(Code::kUserError, "TRAIN01", fmt::format("step {}: {}", step, what), why,
                   std::string("take a smaller optimizer.learning_rate, or optimizer.warmup_steps") +
                       (job_.checkpoint.folder.empty() ? "" : "; the newest checkpoint is from before this step"));
   }
@@ -436,20 +463,37 @@ class Rank {
   // After `steps` steps. Rank 0 writes; the others have the same.
   Status Save(std::int64_t steps) {
     if (job_.checkpoint.folder.empty() || gang_.rank() != 0) return {};
-    Checkpoint checkpoint{steps, position_, job_.seed, {}, data_.training->vocabulary_hash()};
+    const Samples& samples = *data_.training;
+    Checkpoint checkpoint{.step = steps,
+                          .position = position_,
+                          .seed = job_.seed,
+                          .tensors = {},
+                          .vocabulary = samples.vocabulary_hash(),
+                          .data = samples.content_hash(),
+                          .samples = samples_,
+                          .run = hooks_.run,
+                          .loss = summary_.loss};
     for (const StateInfo& state : graph_.states) {
       if (!IsKept(state)) continue;
       Tensor tensor = states_.Get(state.name);
       if (tensor.bytes.empty()) continue;  // nothing was trained yet
       // A loss that is a number can still have spoilt a parameter: then the checkpoint before this one is the good one.
       if (mlrunner::IsFloat(state.type.dtype) && !IsFinite(state.name))
-        return Status(Code::kUserError, "TRAIN01", fmt::format("step {}: state {} holds what is no number", step_, state.name),
-                      "so it is not checkpointed; the checkpoints that are there are good",
-                      "take a smaller optimizer.learning_rate, or optimizer.warmup_steps");
+        return NoNumber(steps - 1, fmt::format("state {} holds what is no number", state.name), "so it is not checkpointed");
       checkpoint.tensors[state.name] = std::move(tensor);
     }
     if (checkpoint.tensors.empty()) return {};
-    return SaveCheckpoint(*files_, job_.checkpoint.folder, checkpoint, job_.checkpoint.keep);
+    const SaveOptions options{.keep = job_.checkpoint.keep, .stands_on = saved_, .forming = gang_.epoch()};
+    ASSIGN_OR_RETURN(const SavedCheckpoint saved, SaveCheckpoint(*files_, job_.checkpoint.folder, checkpoint, options));
+    if (const std::size_t count = saved.aside.size(); count > 0) {
+      const std::string newest = storage::QuotedPath(saved.aside[0]);
+      Warn(count == 1
+               ? "a checkpoint that this training does not go on from was set aside as " + newest
+               : fmt::format("{} checkpoints that this training does not go on from were set aside, the newest as {}", count, newest));
+    }
+    if (!saved.left.ok()) Warn(fmt::format("{} ({})", saved.left.what(), saved.left.why()));
+    saved_ = steps;
+    return {};
   }
 
   // The held-out samples, each on one rank; counts and sums of all ranks.
@@ -465,6 +509,7 @@ class Rank {
     BatchTensors tensors(samples, rows, job_.dtype);
     double loss = 0, hits = 0;
     for (std::int64_t done = 0; done < share.count; done += rows) {
+      RETURN_IF_ERROR(Lost());
       tensors.Fill(std::span(mine).subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(std::min(rows, share.count - done))),
                    1);
       RunInputs inputs;
@@ -505,7 +550,8 @@ class Rank {
   std::int32_t place_ = 0;  // of this rank among them
   Graph graph_;
   StateStore states_;
-  std::int64_t step_ = 0;
+  std::int64_t step_ = 0, steps_in_all_ = 0;
+  std::int64_t saved_ = -1;  // the step of the newest checkpoint that this training stands on; -1: none
   SamplePosition position_;
   std::int64_t prepared_ = -1;  // the epoch whose samples this rank has asked for
   double rate_ = -1;
@@ -519,6 +565,11 @@ class Rank {
 };
 
 }  // namespace
+
+std::uint64_t RunOf(const dag::Settings& settings, std::uint64_t number) {
+  const std::uint64_t job = HashCombine(settings.seed, static_cast<std::uint64_t>(settings.now_us));
+  return HashCombine(HashCombine(job, settings.job.value), number) | 1;  // 0 has a meaning
+}
 
 Result<std::string> TrainRank(dag::GangContext& gang, const TrainJob& job, const TrainHooks& hooks) { return Rank(gang, job, hooks).Run(); }
 

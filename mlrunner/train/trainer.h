@@ -17,6 +17,7 @@
 
 #include "base/status.h"
 #include "dag/gang.h"
+#include "dag/settings.h"
 #include "mlrunner/collective/communicator.h"
 #include "mlrunner/data/samples.h"
 #include "mlrunner/executor/executor.h"
@@ -36,14 +37,20 @@ struct TrainHooks {
   std::vector<OpTime>* times = nullptr;       // of the last step; their ops are gone when TrainRank returns
   std::function<void(KernelTable*)> kernels;  // puts others in the places of the trainer's
   storage::FileSystem* files = nullptr;       // for checkpoints; null: this machine's
+  // RunOf() of the job. 0: not known; with checkpoint.resume = false each forming of the gang begins anew then.
+  std::uint64_t run = 0;
   // Null: Communicator::Connect.
   std::function<Result<std::unique_ptr<collective::Communicator>>(dag::GangContext&, const collective::CommunicatorOptions&)> connect;
 };
 
-// Rank 0's TrainSummary, encoded; empty on the others. kUserError TRAIN01: the loss of a step is no number, or a state that is to be
-// checkpointed is none (names the step and the state). TRAIN02: ranks that do not train the same thing. TRAIN06: more parameters than the
-// caller can hold, before the first step. CKPT03: a checkpoint that does not
-// fit the job. CKPT04: a rank that does not see rank 0's checkpoint. DATA*: what is wrong with the data.
+// Which training it is: the same in all replicas of main and all formings of the gang, and no other job's. `number` tells the trainings of
+// one job apart.
+std::uint64_t RunOf(const dag::Settings& settings, std::uint64_t number = 0);
+
+// Rank 0's TrainSummary, encoded; empty on the others. kUserError TRAIN01: the loss of a step is no number, or a parameter behind the last
+// one or a state that is to be checkpointed is none (names the step and the state). TRAIN02: ranks that do not train the same thing.
+// TRAIN06: more parameters than the caller can hold, before the first step. CKPT03: a checkpoint that does not fit the job. CKPT04: a rank
+// that cannot read rank 0's checkpoint, with the code of what it met. CKPT05: one of another version. DATA*: what is wrong with the data.
 Result<std::string> TrainRank(dag::GangContext& gang, const TrainJob& job, const TrainHooks& hooks = {});
 
 }  // namespace ropewalk::mlrunner

@@ -31,6 +31,9 @@ class Train : public testing::Test {
     return at == std::string::npos ? -1 : std::strtod(json.c_str() + at + name.size() + 3, nullptr);
   }
 
+  // Of a training in this folder, on the cluster.
+  void KillARank(const std::string& name, const std::string& resume, Process& undisturbed);
+
   Cluster cluster_;
   int calls_ = 0;
 };
@@ -47,18 +50,47 @@ TEST_F(Train, HereAndOnAClusterWithTheSameNumbers) {
     EXPECT_EQ(Number(there->out(), name), Number(here->out(), name)) << name;
 }
 
+// From those of its own where resume = false has disowned the ones of a longer training that lie there.
 TEST_F(Train, AKilledRankGoesOnFromTheCheckpoint) {
   auto undisturbed = Start({}, false);
   ASSERT_EQ(undisturbed->Wait(), 0) << undisturbed->err();
-  const fs::path folder = cluster_.dir() / "checkpoints";
-  auto disturbed = Start({"--set", "checkpoint.folder=checkpoints", "--set", "checkpoint.every_steps=20", "--set", "train.epochs=3"}, true);
+  for (const char* resume : {"true", "false"}) {
+    SCOPED_TRACE(resume);
+    const std::string name = std::string("resume-") + resume;
+    if (std::string(resume) == "false") {
+      auto longer = Start({"--set", "checkpoint.folder=" + name, "--set", "train.epochs=4"}, false);
+      ASSERT_EQ(longer->Wait(), 0) << longer->err();
+    }
+    KillARank(name, resume, *undisturbed);
+  }
+}
+
+void Train::KillARank(const std::string& name, const std::string& resume, Process& undisturbed) {
+  const fs::path folder = fs::canonical(cluster_.dir()) / name;
+  auto disturbed = Start({"--set", "checkpoint.folder=" + name, "--set", "checkpoint.every_steps=20", "--set", "train.epochs=3", "--set",
+                          "checkpoint.resume=" + resume},
+                         true);
   // Behind the first checkpoint and long before the end.
   ASSERT_TRUE(Eventually([&] { return fs::exists(folder / "step-000000000020.safetensors") || !disturbed->running(); })) << cluster_.Logs();
-  ASSERT_TRUE(Eventually([&] { return cluster_.KillExecutor(1, "--set=train.batch=60") || !disturbed->running(); })) << cluster_.Logs();
+  ASSERT_TRUE(Eventually([&] { return cluster_.KillExecutor(1, "--set=checkpoint.folder=" + folder.string()) || !disturbed->running(); }))
+      << cluster_.Logs();
   ASSERT_EQ(disturbed->Wait(60'000), 0) << disturbed->err();
   EXPECT_GE(Number(disturbed->out(), "resumed_from"), 20) << disturbed->out();
-  for (const char* name : {"steps", "loss", "held_out_loss", "held_out_hits"})
-    EXPECT_EQ(Number(disturbed->out(), name), Number(undisturbed->out(), name)) << name;
+  EXPECT_LE(Number(disturbed->out(), "resumed_from"), 300) << disturbed->out();
+  for (const char* what : {"steps", "loss", "held_out_loss", "held_out_hits"})
+    EXPECT_EQ(Number(disturbed->out(), what), Number(undisturbed.out(), what)) << what;
+  EXPECT_TRUE(fs::exists(folder / "step-000000000300.safetensors"));
+  EXPECT_FALSE(fs::exists(folder / "step-000000000400.safetensors"));
+}
+
+// What a model that has run off says of held-out samples is no number, and JSON has no word for that.
+TEST_F(Train, WhatIsNoNumberIsNullInJson) {
+  auto run = Start({"--set", "train.epochs=0", "--set", "train.steps=2", "--set", "optimizer.learning_rate=999999", "--set",
+                    "optimizer.weight_decay=999999"},
+                   false);
+  ASSERT_EQ(run->Wait(), 0) << run->err();
+  EXPECT_NE(run->out().find("\"held_out_loss\":null,"), std::string::npos) << run->out();
+  EXPECT_EQ(Number(run->out(), "steps"), 2);
 }
 
 TEST_F(Train, MistakesEndWithTheirExitCode) {

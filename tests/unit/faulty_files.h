@@ -25,6 +25,7 @@ class FaultyFiles final : public FileSystem {
   bool simple_renames = false;  // as NFS: no flags
   int operations = 0;
   std::function<void(int operation)> before;  // called before each, with its number
+  std::vector<std::string> synced_folders;
 
   int Create(const std::string& path, std::unique_ptr<WritableFile>* file) override {
     if (int e = Fault(); e != 0) return e;
@@ -40,6 +41,7 @@ class FaultyFiles final : public FileSystem {
     return Pass([&] { return local_.MakeFolder(path); });
   }
   int SyncFolder(const std::string& path) override {
+    synced_folders.push_back(path);
     return Pass([&] { return local_.SyncFolder(path); });
   }
   int Look(const std::string& path, FileFacts* facts) override {

@@ -1,28 +1,38 @@
-// Checkpoints: whole or not there, whatever fails or dies during a save; rotation; damage; a training that goes on is the training that
-// never stopped.
+// Checkpoint files: whole or not there, whatever fails, dies or writes beside it during a save; rotation; what is set aside; damage.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <set>
 #include <sstream>
+#include <utility>
 
-#include "base/random.h"
+#include <fmt/format.h>
+
 #include "mlrunner/train/checkpoint.h"
+#include "mlrunner/train/tensor_file.h"
 #include "tests/unit/faulty_files.h"
-#include "tests/unit/train_ranks.h"
+#include "tests/unit/temp_folder.h"
 
 namespace ropewalk::mlrunner {
 namespace {
 
 using storage::FaultyFiles;
 using storage::LocalFileSystem;
-using testing::JobOf;
-using testing::TrainOnThreads;
+using Paths = std::vector<std::string>;
+constexpr std::uint64_t kRun = 0xfedcba9876543210, kOtherRun = 5;
 
-Checkpoint Make(std::int64_t step) {
-  Checkpoint checkpoint{step, {2, step + 7}, 11, {}, ~std::uint64_t{0}};
+Checkpoint Make(std::int64_t step, std::uint64_t run = kRun) {
+  Checkpoint checkpoint{.step = step, .position = {2, step + 7}, .seed = 11, .tensors = {}, .vocabulary = ~std::uint64_t{0}};
+  checkpoint.data = ~std::uint64_t{0} - 1;
+  checkpoint.samples = std::int64_t{1} << 40;
+  checkpoint.run = run;
+  checkpoint.loss = 1. / 3;
   RefTensor w{{3, 4}, {}};
   for (int i = 0; i < 12; ++i) w.data.push_back(static_cast<double>(step) + i * .25);
   checkpoint.tensors["layer0/w"] = ToTensor(Dtype::kF32, w);
@@ -36,6 +46,10 @@ void ExpectEqual(const Checkpoint& a, const Checkpoint& b) {
   EXPECT_EQ(a.position, b.position);
   EXPECT_EQ(a.seed, b.seed);
   EXPECT_EQ(a.vocabulary, b.vocabulary);
+  EXPECT_EQ(a.data, b.data);
+  EXPECT_EQ(a.samples, b.samples);
+  EXPECT_EQ(a.run, b.run);
+  EXPECT_TRUE(a.loss == b.loss || (std::isnan(a.loss) && std::isnan(b.loss))) << a.loss << " " << b.loss;
   ASSERT_EQ(a.tensors.size(), b.tensors.size());
   for (const auto& [name, tensor] : a.tensors) {
     ASSERT_TRUE(b.tensors.contains(name)) << name;
@@ -50,12 +64,30 @@ std::string Slurp(const std::string& path) {
   text << in.rdbuf();
   return text.str();
 }
-Checkpoint Newest(const std::string& folder) {
+Checkpoint Newest(const std::string& folder, std::uint64_t run = 0) {
   LocalFileSystem files;
   std::vector<Status> passed_over;
-  auto loaded = LoadNewestCheckpoint(files, folder, &passed_over);
+  auto loaded = LoadNewestCheckpoint(files, folder, &passed_over, run);
   EXPECT_TRUE(loaded.ok()) << loaded.status().ToString();
-  return loaded.ok() ? *loaded : Checkpoint{-2, {}, 0, {}};
+  return loaded.ok() ? *loaded : Checkpoint{.step = -2, .position = {}, .tensors = {}};
+}
+// By a training that stands on `stands_on`.
+Status Save(storage::FileSystem& files, const std::string& folder, const Checkpoint& checkpoint, std::int64_t stands_on,
+            std::int64_t keep = 1, std::uint32_t forming = 0) {
+  return SaveCheckpoint(files, folder, checkpoint, {.keep = keep, .stands_on = stands_on, .forming = forming}).status();
+}
+// What lies in the folder, hidden files too.
+Paths Names(const std::string& folder) {
+  LocalFileSystem files;
+  Paths names;
+  EXPECT_EQ(files.List(folder, &names), 0);
+  return names;
+}
+void FlipABit(const std::string& path) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(-1, std::ios::end);
+  file.put('\x55');
+  EXPECT_TRUE(file.good());
 }
 
 TEST(Checkpoint, RoundTripAndRotation) {
@@ -63,18 +95,116 @@ TEST(Checkpoint, RoundTripAndRotation) {
   LocalFileSystem files;
   const std::string path = folder.path() + "/deep/er";
   EXPECT_EQ(Newest(path).step, -1);
-  for (std::int64_t step : {9900, 9950, 10000, 100000}) ASSERT_TRUE(SaveCheckpoint(files, path, Make(step), 2).ok());
-  auto paths = ListCheckpoints(files, path);
-  ASSERT_TRUE(paths.ok());
-  EXPECT_EQ(*paths, (std::vector<std::string>{path + "/step-000000100000.safetensors", path + "/step-000000010000.safetensors"}));
-  ExpectEqual(Newest(path), Make(100000));
+  std::int64_t last = -1;
+  for (std::int64_t step : {9900, 9950, 10000, 100000}) {
+    ASSERT_TRUE(Save(files, path, Make(step), std::exchange(last, step), 2).ok());
+    ExpectEqual(Newest(path), Make(step));
+  }
+  EXPECT_EQ(*ListCheckpoints(files, path), (Paths{path + "/step-000000100000.safetensors", path + "/step-000000010000.safetensors"}));
+  Checkpoint without = Make(100001);
+  without.loss = std::numeric_limits<double>::quiet_NaN();
+  ASSERT_TRUE(Save(files, path, without, 100000, 2).ok());
+  ExpectEqual(Newest(path), without);
+}
+
+// A training that begins anew in the folder of a longer one: what it writes stays, and what it has disowned is neither looked for nor lost.
+TEST(Checkpoint, WhatIsDisownedIsSetAsideAndTakesNoPlaceInTheRotation) {
+  testing::TempFolder folder;
+  LocalFileSystem files;
+  std::int64_t last = -1;
+  for (std::int64_t step : {50, 2245, 2345}) ASSERT_TRUE(Save(files, folder.path(), Make(step), std::exchange(last, step), 3).ok());
+  last = -1;
+  for (std::int64_t step = 100; step <= 500; step += 100) {
+    auto saved = SaveCheckpoint(files, folder.path(), Make(step, kOtherRun), {.keep = 2, .stands_on = std::exchange(last, step)});
+    ASSERT_TRUE(saved.ok()) << saved.status().ToString();
+    EXPECT_TRUE(saved->left.ok()) << saved->left.ToString();
+    EXPECT_EQ(saved->aside.size(), step == 100 ? 3u : 0u);
+    if (step == 100) {
+      EXPECT_EQ(saved->aside.front(), folder.path() + "/aside-0000000000000005-step-000000002345.safetensors");
+    }
+    ExpectEqual(Newest(folder.path()), Make(step, kOtherRun));
+  }
+  const std::string aside = "aside-0000000000000005-step-";
+  EXPECT_EQ(Names(folder.path()),
+            (Paths{aside + "000000000050.safetensors", aside + "000000002245.safetensors", aside + "000000002345.safetensors",
+                   "step-000000000400.safetensors", "step-000000000500.safetensors"}));
+  for (std::int64_t step : {50, 2245, 2345}) {
+    auto loaded = LoadCheckpoint(files, fmt::format("{}/{}{:012}.safetensors", folder.path(), aside, step));
+    ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+    ExpectEqual(*loaded, Make(step));
+  }
+}
+
+// The same of damaged ones, above the new one and below it.
+TEST(Checkpoint, WhatIsDamagedIsSetAsideAndTakesNoPlaceInTheRotation) {
+  for (std::int64_t next : {150, 200, 250}) {
+    SCOPED_TRACE(next);
+    testing::TempFolder folder;
+    LocalFileSystem files;
+    ASSERT_TRUE(Save(files, folder.path(), Make(100), -1, 2).ok());
+    ASSERT_TRUE(Save(files, folder.path(), Make(200), 100, 2).ok());
+    FlipABit(CheckpointPath(folder.path(), 200));
+    std::vector<Status> passed_over;
+    ASSERT_EQ(LoadNewestCheckpoint(files, folder.path(), &passed_over)->step, 100);
+    EXPECT_EQ(passed_over.size(), 1u);
+    ASSERT_TRUE(Save(files, folder.path(), Make(next), 100, 2).ok());
+    Paths expected = {"step-000000000100.safetensors", CheckpointPath("", next).substr(1)};
+    if (next != 200) expected.insert(expected.begin(), "aside-fedcba9876543210-step-000000000200.safetensors");  // else it is replaced
+    EXPECT_EQ(Names(folder.path()), expected);
+    ExpectEqual(Newest(folder.path()), Make(next));
+  }
+  // The only one that is kept.
+  testing::TempFolder folder;
+  LocalFileSystem files;
+  ASSERT_TRUE(Save(files, folder.path(), Make(200), -1).ok());
+  FlipABit(CheckpointPath(folder.path(), 200));
+  ASSERT_TRUE(Save(files, folder.path(), Make(10), -1).ok());
+  ExpectEqual(Newest(folder.path()), Make(10));
+  ASSERT_TRUE(Save(files, folder.path(), Make(20), 10).ok());
+  EXPECT_EQ(*ListCheckpoints(files, folder.path()), Paths{CheckpointPath(folder.path(), 20)});
+}
+
+// Those of other runs, and what another version wrote, play no part for a training that asks for its own.
+TEST(Checkpoint, OfItsOwnRunOnly) {
+  testing::TempFolder folder;
+  LocalFileSystem files;
+  ASSERT_TRUE(Save(files, folder.path(), Make(100), -1, 9).ok());
+  EXPECT_EQ(Newest(folder.path(), kOtherRun).step, -1);
+  ASSERT_TRUE(Save(files, folder.path(), Make(50, kOtherRun), 40, 9).ok());  // sets 100 aside
+  ASSERT_TRUE(Save(files, folder.path(), Make(200), 100, 9).ok());
+  EXPECT_EQ(Newest(folder.path()).step, 200);
+  EXPECT_EQ(Newest(folder.path(), kOtherRun).step, 50);
+  EXPECT_EQ(Newest(folder.path(), 77).step, -1);
+}
+
+// It is no damage: to pass it over would be to go back behind it, and to replace what came after.
+TEST(Checkpoint, OneOfAnotherVersionIsRefused) {
+  testing::TempFolder folder;
+  LocalFileSystem files;
+  ASSERT_TRUE(Save(files, folder.path(), Make(100), -1, 9).ok());
+  const std::string path = CheckpointPath(folder.path(), 200);
+  ASSERT_TRUE(WriteTensorFile(files, path, {{"format", "ropewalk-checkpoint-2"}, {"where", "elsewhere"}}, Make(200).tensors).ok());
+  std::vector<Status> passed_over;
+  for (const Status& status : {LoadCheckpoint(files, path).status(), LoadNewestCheckpoint(files, folder.path(), &passed_over).status()}) {
+    EXPECT_EQ(status.code(), Code::kVersionSkew) << status.ToString();
+    EXPECT_EQ(status.tag(), "CKPT05");
+    EXPECT_NE(status.what().find(path), std::string::npos) << status.ToString();
+    EXPECT_NE(status.why().find("\"ropewalk-checkpoint-2\", and this version reads \"ropewalk-checkpoint-1\""), std::string::npos)
+        << status.ToString();
+  }
+  EXPECT_TRUE(passed_over.empty());
+  EXPECT_EQ(Newest(folder.path(), kRun).step, 100);
+  // Another program's file is no checkpoint.
+  ASSERT_TRUE(WriteTensorFile(files, path, {{"format", "pt"}}, Make(200).tensors).ok());
+  EXPECT_EQ(LoadCheckpoint(files, path).status().code(), Code::kDataLoss);
+  EXPECT_EQ(Newest(folder.path()).step, 100);
 }
 
 // The form that other tools read: the header's length, JSON, bytes at the offsets that it says.
 TEST(Checkpoint, IsASafetensorsFile) {
   testing::TempFolder folder;
   LocalFileSystem files;
-  ASSERT_TRUE(SaveCheckpoint(files, folder.path(), Make(5), 2).ok());
+  ASSERT_TRUE(Save(files, folder.path(), Make(5), -1).ok());
   std::string file = Slurp(CheckpointPath(folder.path(), 5));
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), sizeof length);
@@ -95,12 +225,12 @@ TEST(Checkpoint, KilledAnywhereInASaveTheNewestWholeOneLoads) {
     for (int fail_at = 0;; ++fail_at) {
       testing::TempFolder folder;
       LocalFileSystem files;
-      ASSERT_TRUE(SaveCheckpoint(files, folder.path(), Make(100), 1).ok());
+      ASSERT_TRUE(Save(files, folder.path(), Make(100), -1).ok());
       FaultyFiles dying;
       dying.fail_at = fail_at;
       dying.crash = true;
       dying.torn = torn;
-      Status status = SaveCheckpoint(dying, folder.path(), Make(200), 1);
+      Status status = Save(dying, folder.path(), Make(200), 100);
       if (dying.operations <= fail_at) break;  // it was over before
       Checkpoint newest = Newest(folder.path());
       ASSERT_TRUE(newest.step == 100 || newest.step == 200) << "killed in operation " << fail_at;
@@ -109,40 +239,149 @@ TEST(Checkpoint, KilledAnywhereInASaveTheNewestWholeOneLoads) {
       if (status.ok()) {
         EXPECT_EQ(newest.step, 200) << "a save that said it was done, killed in operation " << fail_at;
       }
-      // The next save goes through and leaves nothing of the dead one.
-      ASSERT_TRUE(SaveCheckpoint(files, folder.path(), Make(300), 1).ok());
-      std::vector<std::string> names;
-      ASSERT_EQ(files.List(folder.path(), &names), 0);
-      EXPECT_EQ(names, std::vector<std::string>{"step-000000000300.safetensors"}) << "killed in operation " << fail_at;
+      // The next save, of the gang that is formed anew, goes through and leaves nothing of the dead one.
+      ASSERT_TRUE(Save(files, folder.path(), Make(300), newest.step, 1, 1).ok());
+      EXPECT_EQ(Names(folder.path()), Paths{"step-000000000300.safetensors"}) << "killed in operation " << fail_at;
     }
   }
   EXPECT_GT(survived_new, 0);
   EXPECT_GT(survived_old, 4);
 }
 
+// The same where the folder has what is to be set aside: its own is found, and the next save sets aside what this one did not come to.
+TEST(Checkpoint, KilledAnywhereInASaveThatSetsAside) {
+  LocalFileSystem files;
+  std::set<std::int64_t> survived;
+  for (int fail_at = 0;; ++fail_at) {
+    testing::TempFolder folder;
+    ASSERT_TRUE(Save(files, folder.path(), Make(200), -1, 2).ok());
+    ASSERT_TRUE(Save(files, folder.path(), Make(300), 200, 2).ok());
+    FaultyFiles dying;
+    dying.fail_at = fail_at;
+    dying.crash = true;
+    Status status = Save(dying, folder.path(), Make(10, kOtherRun), -1);
+    if (dying.operations <= fail_at) break;
+    SCOPED_TRACE(fmt::format("killed in operation {}", fail_at));
+    survived.insert(Newest(folder.path()).step);
+    const std::int64_t own = Newest(folder.path(), kOtherRun).step;
+    EXPECT_EQ(own, std::filesystem::exists(CheckpointPath(folder.path(), 10)) ? 10 : -1);
+    if (status.ok()) {
+      EXPECT_EQ(own, 10);
+    }
+    ASSERT_TRUE(Save(files, folder.path(), Make(20, kOtherRun), own, 2, 1).ok());
+    EXPECT_EQ(Newest(folder.path()).step, 20);
+    const Paths left = *ListCheckpoints(files, folder.path());
+    EXPECT_EQ(left.size(), own == 10 ? 2u : 1u);
+    EXPECT_EQ(Names(folder.path()).size(), left.size() + 2) << "what is set aside is still there";
+  }
+  EXPECT_EQ(survived, (std::set<std::int64_t>{200, 300}));  // the last operation sets aside the last one
+}
+
+// Somebody else saves the same step between two operations of a save: a rank 0 that took the place of this one, or another training. What
+// lies there is always whole, and a save that says it is done has been done.
+TEST(Checkpoint, ASecondWriterBetweenItsOperationsBreaksNoSave) {
+  struct Case {
+    std::uint64_t run;
+    std::uint32_t forming;  // of the second writer; the first one's is 3
+  };
+  int refused = 0;
+  for (const Case& other : {Case{kRun, 2}, Case{kRun, 4}, Case{kOtherRun, 0}, Case{kOtherRun, 9}}) {
+    int operations = 1;
+    for (int at = 0; at < operations; ++at) {
+      SCOPED_TRACE(fmt::format("run {:x}, forming {}, before operation {}", other.run, other.forming, at));
+      testing::TempFolder folder;
+      LocalFileSystem files;
+      ASSERT_TRUE(Save(files, folder.path(), Make(100), -1).ok());
+      Status second(Code::kInternal, "TEST01", "it was not called");
+      FaultyFiles first;
+      first.before = [&](int operation) {
+        if (operation == at) second = Save(files, folder.path(), Make(200, other.run), 100, 1, other.forming);
+      };
+      const Status status = Save(first, folder.path(), Make(200), 100, 1, 3);
+      operations = std::max(operations, first.operations);
+      EXPECT_TRUE(second.ok()) << second.ToString();
+      const Checkpoint newest = Newest(folder.path());
+      ExpectEqual(newest, Make(200, newest.run));
+      if (!status.ok()) {  // only one that was replaced
+        ++refused;
+        EXPECT_EQ(status.tag(), "CKPT01") << status.ToString();
+        EXPECT_TRUE(other.run == kRun && other.forming > 3) << status.ToString();
+        EXPECT_EQ(newest.run, other.run);
+      }
+      EXPECT_EQ(*ListCheckpoints(files, folder.path()), Paths{CheckpointPath(folder.path(), 200)});
+      EXPECT_EQ(Names(folder.path()).front().substr(0, 1) == ".", false) << Names(folder.path()).front();
+    }
+    EXPECT_GT(operations, 10);
+  }
+  EXPECT_GT(refused, 3);
+}
+
+// What is hidden there and nobody's for long goes, whoever it was of; what somebody may be writing stays.
+TEST(Checkpoint, OnlyAbandonedFilesOfOthersAreRemoved) {
+  testing::TempFolder folder;
+  LocalFileSystem files;
+  const Paths names = {".step-000000000100-0000000000000005-0.safetensors", ".step-000000000300.safetensors",
+                       ".step-000000000100-fedcba9876543210-4.safetensors", ".step-trial-0000000000000005-7.safetensors"};
+  auto put = [&](std::chrono::minutes age) {
+    for (const std::string& name : names) {
+      std::ofstream(folder.path() + "/" + name) << "half";
+      std::filesystem::last_write_time(folder.path() + "/" + name, std::filesystem::file_time_type::clock::now() - age);
+    }
+  };
+  put(std::chrono::minutes(30));
+  ASSERT_TRUE(Save(files, folder.path(), Make(10), -1, 1, 3).ok());
+  EXPECT_EQ(Names(folder.path()).size(), names.size() + 1);
+  ASSERT_TRUE(Save(files, folder.path(), Make(20), 10, 1, 4).ok());  // now one is of an earlier save of its own
+  EXPECT_EQ(Names(folder.path()).size(), names.size());
+  put(std::chrono::minutes(90));
+  ASSERT_TRUE(Save(files, folder.path(), Make(30), 20, 1, 3).ok());
+  EXPECT_EQ(Names(folder.path()), Paths{"step-000000000030.safetensors"});
+}
+
 TEST(Checkpoint, AFullDiskKeepsTheOldOneAndSaysSo) {
-  for (int fail_at = 0; fail_at < 9; ++fail_at) {
+  int failed = 0, unsure = 0;
+  for (int fail_at = 0;; ++fail_at) {
     testing::TempFolder folder;
     LocalFileSystem files;
-    ASSERT_TRUE(SaveCheckpoint(files, folder.path(), Make(100), 1).ok());
+    ASSERT_TRUE(Save(files, folder.path(), Make(100), -1).ok());
     FaultyFiles full;
     full.fail_at = fail_at;
     full.error = ENOSPC;
     full.torn = true;
-    Status status = SaveCheckpoint(full, folder.path(), Make(200), 1);
-    if (status.ok()) continue;  // the fault met what is no part of being safe
+    Status status = Save(full, folder.path(), Make(200), 100);
+    if (full.operations <= fail_at) break;
+    if (status.ok()) {  // the fault met what is no part of being safe
+      EXPECT_EQ(Newest(folder.path()).step, 200);
+      continue;
+    }
+    ++failed;
     EXPECT_EQ(status.tag(), "CKPT01");
     EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.ToString();
     EXPECT_NE(status.what().find(folder.path()), std::string::npos) << status.ToString();
-    EXPECT_GE(Newest(folder.path()).step, 100);
+    EXPECT_TRUE(LoadCheckpoint(files, CheckpointPath(folder.path(), 100)).ok());
+    unsure += Newest(folder.path()).step == 200;
+    for (const std::string& name : Names(folder.path())) EXPECT_NE(name[0], '.') << "it takes room: " << name;
   }
+  EXPECT_GT(failed, 8);
+  EXPECT_EQ(unsure, 1);  // it has its name, and the folder could not be synced
+}
+
+// A folder that is made is synced into the one above it: otherwise a checkpoint that is safe in it may vanish with it.
+TEST(Checkpoint, FoldersThatAreMadeAreSyncedIntoThoseAbove) {
+  testing::TempFolder folder;
+  FaultyFiles watched;
+  ASSERT_TRUE(Save(watched, folder.path() + "/a/b", Make(1), -1).ok());
+  EXPECT_EQ(watched.synced_folders, (Paths{folder.path(), folder.path() + "/a", folder.path() + "/a/b"}));
+  watched.synced_folders.clear();
+  ASSERT_TRUE(Save(watched, folder.path() + "/a/b", Make(2), 1).ok());
+  EXPECT_EQ(watched.synced_folders, Paths{folder.path() + "/a/b"});
 }
 
 TEST(Checkpoint, EveryFlippedBitAndEveryTruncationIsNoticed) {
   testing::TempFolder folder;
   LocalFileSystem files;
-  ASSERT_TRUE(SaveCheckpoint(files, folder.path(), Make(1), 9).ok());
-  ASSERT_TRUE(SaveCheckpoint(files, folder.path(), Make(2), 9).ok());
+  ASSERT_TRUE(Save(files, folder.path(), Make(1), -1, 9).ok());
+  ASSERT_TRUE(Save(files, folder.path(), Make(2), 1, 9).ok());
   const std::string path = CheckpointPath(folder.path(), 2), whole = Slurp(path);
   auto try_with = [&](const std::string& bytes, std::size_t at) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
@@ -164,198 +403,6 @@ TEST(Checkpoint, EveryFlippedBitAndEveryTruncationIsNoticed) {
   EXPECT_EQ(loaded->step, 1);
   ASSERT_EQ(passed_over.size(), 1u);
   EXPECT_NE(passed_over[0].what().find("step-000000000002"), std::string::npos);
-}
-
-// --- of a training ---
-
-class Resume : public ::testing::Test {
- protected:
-  Resume() {
-    std::ofstream text(folder_.path() + "/text");
-    Random random(3);
-    for (int i = 0; i < 200; ++i) text << (random.OneIn(2) ? "red fish. " : "blue bird! ");
-  }
-  TrainJob Job(int steps, std::vector<std::string> more = {}) {
-    return JobOf(
-        testing::TinyGpt(folder_.path() + "/text", steps,
-                         {{"train.batch=10", "optimizer.kind=adamw", "optimizer.learning_rate=0.01", "optimizer.warmup_steps=20"}, more}));
-  }
-  std::string Checkpoints() { return "checkpoint.folder=" + folder_.path() + "/checkpoints"; }
-  testing::TempFolder folder_;
-};
-
-// 310 samples in batches of 10: step 45 lies in the middle of an epoch.
-TEST_F(Resume, GoesOnBitForBit) {
-  for (std::int32_t ranks : {1, 2}) {
-    auto whole = TrainOnThreads(Job(70), ranks);
-    ASSERT_TRUE(whole[0].status.ok()) << whole[0].status.ToString();
-    TrainOnThreads(Job(45, {Checkpoints()}), ranks);
-    auto rest = TrainOnThreads(Job(70, {Checkpoints()}), ranks);
-    ASSERT_TRUE(rest[0].status.ok()) << rest[0].status.ToString();
-    EXPECT_EQ(rest[0].summary.resumed_from, 45);
-    EXPECT_EQ(rest[0].losses, (std::vector<double>(whole[0].losses.begin() + 45, whole[0].losses.end()))) << ranks;
-    EXPECT_EQ(rest[0].summary.held_out_loss, whole[0].summary.held_out_loss);
-    // Nothing is left to do: it counts, and trains no more.
-    auto over = TrainOnThreads(Job(70, {Checkpoints()}), ranks);
-    ASSERT_TRUE(over[0].status.ok()) << over[0].status.ToString();
-    EXPECT_TRUE(over[0].losses.empty());
-    EXPECT_EQ(over[0].summary.held_out_loss, whole[0].summary.held_out_loss);
-    LocalFileSystem files;
-    ASSERT_EQ(storage::RemoveTree(files, folder_.path() + "/checkpoints"), 0);
-  }
-}
-
-TEST_F(Resume, AtOtherNumbersOfRanks) {
-  auto whole = TrainOnThreads(Job(40, {"train.dtype=f64"}), 1);
-  TrainOnThreads(Job(30, {"train.dtype=f64", Checkpoints()}), 4);
-  for (std::int32_t ranks : {1, 2, 3, 8}) {
-    auto rest = TrainOnThreads(Job(40, {"train.dtype=f64", Checkpoints(), "checkpoint.keep=9"}), ranks);
-    ASSERT_TRUE(rest[0].status.ok()) << rest[0].status.ToString();
-    ASSERT_EQ(rest[0].losses.size(), 10u);
-    for (int i = 0; i < 10; ++i) EXPECT_NEAR(rest[0].losses[i], whole[0].losses[30 + i], 1e-9) << ranks;
-    LocalFileSystem files;
-    ASSERT_EQ(files.RemoveFile(CheckpointPath(folder_.path() + "/checkpoints", 40)), 0);
-  }
-}
-
-// Another order of the same losses would not do: without the moments, or with the wrong samples, they differ.
-TEST_F(Resume, MomentsAndPositionMatter) {
-  auto whole = TrainOnThreads(Job(50), 1);
-  TrainOnThreads(Job(40, {Checkpoints()}), 1);
-  LocalFileSystem files;
-  auto loaded = LoadCheckpoint(files, CheckpointPath(folder_.path() + "/checkpoints", 40));
-  ASSERT_TRUE(loaded.ok());
-  EXPECT_TRUE(loaded->tensors.contains("block0/qkv/w/first_moment"));
-  EXPECT_FALSE(loaded->tensors.contains("optimizer/learning_rate"));
-  for (bool moments : {true, false}) {
-    Checkpoint changed = *loaded;
-    if (moments) {
-      for (auto& [name, tensor] : changed.tensors) {
-        if (name.ends_with("_moment")) std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::byte{0});
-      }
-    } else {
-      changed.position = {0, 0};
-    }
-    ASSERT_TRUE(SaveCheckpoint(files, folder_.path() + "/checkpoints", changed, 1).ok());
-    auto rest = TrainOnThreads(Job(50, {Checkpoints(), "checkpoint.every_steps=1000000"}), 1);
-    ASSERT_TRUE(rest[0].status.ok()) << rest[0].status.ToString();
-    EXPECT_NE(rest[0].losses, (std::vector<double>(whole[0].losses.begin() + 40, whole[0].losses.end())));
-    ASSERT_EQ(files.RemoveFile(CheckpointPath(folder_.path() + "/checkpoints", 50)), 0);
-  }
-}
-
-TEST_F(Resume, ACheckpointOfAnotherJobIsRefused) {
-  TrainOnThreads(Job(5, {Checkpoints()}), 1);
-  struct Case {
-    const char* setting;
-    const char* why;
-  };
-  for (const Case& c :
-       {Case{"model.width=16", "state "}, Case{"train.seed=2", "seed"}, Case{"model.layers=2", "block1"}, Case{"train.dtype=f64", "f32"}}) {
-    auto result = TrainOnThreads(Job(9, {Checkpoints(), c.setting}), 1);
-    EXPECT_EQ(result[0].status.tag(), "CKPT03") << c.setting;
-    EXPECT_NE(result[0].status.why().find(c.why), std::string::npos) << result[0].status.ToString();
-  }
-  auto anew = TrainOnThreads(Job(9, {Checkpoints(), "model.width=16", "checkpoint.resume=false"}), 1);
-  EXPECT_TRUE(anew[0].status.ok()) << anew[0].status.ToString();
-}
-
-// A text with as many characters, of which one is another: all shapes are the same, and ids would mean other characters.
-TEST_F(Resume, ACheckpointOfOtherCharactersIsRefused) {
-  TrainOnThreads(Job(5, {Checkpoints()}), 1);
-  const std::string path = folder_.path() + "/text";
-  std::string text = Slurp(path);
-  std::replace(text.begin(), text.end(), '!', '?');
-  std::ofstream(path, std::ios::trunc) << text;
-  auto result = TrainOnThreads(Job(9, {Checkpoints()}), 1);
-  EXPECT_EQ(result[0].status.tag(), "CKPT03") << result[0].status.ToString();
-  EXPECT_NE(result[0].status.why().find("a text of other characters"), std::string::npos) << result[0].status.ToString();
-  // One that was written before checkpoints said of which characters they are is believed.
-  LocalFileSystem files;
-  Checkpoint old = Newest(folder_.path() + "/checkpoints");
-  EXPECT_NE(old.vocabulary, 0u);
-  old.vocabulary = 0;
-  ASSERT_TRUE(SaveCheckpoint(files, folder_.path() + "/checkpoints", old, 1).ok());
-  auto again = TrainOnThreads(Job(9, {Checkpoints()}), 1);
-  EXPECT_TRUE(again[0].status.ok()) << again[0].status.ToString();
-}
-
-// Before the first step, not after the last.
-TEST_F(Resume, AFolderThatTakesNoCheckpointsEndsTheTrainingAtItsStart) {
-  std::ofstream(folder_.path() + "/file") << "no folder";
-  for (const char* folder : {"/file", "/file/below"}) {
-    auto result = TrainOnThreads(Job(5, {"checkpoint.resume=false", "checkpoint.folder=" + folder_.path() + folder}), 1);
-    EXPECT_EQ(result[0].status.tag(), "CKPT01") << result[0].status.ToString();
-    EXPECT_NE(result[0].status.what().find(folder_.path() + "/file"), std::string::npos) << result[0].status.ToString();
-    EXPECT_FALSE(result[0].status.fix().empty());
-    EXPECT_TRUE(result[0].losses.empty());
-  }
-  // One that is only read is enough for a training that is over: it counts what is held out.
-  TrainOnThreads(Job(5, {Checkpoints()}), 1);
-  FaultyFiles read_only;
-  read_only.fail_at = 2;  // after the list and the checkpoint
-  read_only.error = EROFS;
-  read_only.crash = true;
-  EXPECT_TRUE(TrainOnThreads(Job(5, {Checkpoints()}), 1, {.files = &read_only})[0].status.ok());
-  read_only.operations = 0;
-  EXPECT_EQ(TrainOnThreads(Job(6, {Checkpoints()}), 1, {.files = &read_only})[0].status.tag(), "CKPT01");
-  // What is tried is not left behind, and a folder that is missing is made.
-  LocalFileSystem files;
-  ASSERT_TRUE(TryCheckpointFolder(files, folder_.path() + "/a/b").ok());
-  std::vector<std::string> names;
-  ASSERT_EQ(files.List(folder_.path() + "/a/b", &names), 0);
-  EXPECT_TRUE(names.empty());
-  FaultyFiles full;
-  full.fail_at = 1;
-  full.error = EROFS;
-  Status status = TryCheckpointFolder(full, folder_.path() + "/a/b");
-  EXPECT_EQ(status.tag(), "CKPT01");
-  EXPECT_NE(status.fix().find("writable"), std::string::npos) << status.ToString();
-}
-
-// A checkpoint that is passed over, and a batch that is larger than the data, are said: the training goes on, but not as somebody thinks.
-TEST_F(Resume, WhatIsDoneOtherwiseThanAskedForIsSaid) {
-  TrainOnThreads(Job(5, {Checkpoints()}), 1);
-  std::filesystem::resize_file(CheckpointPath(folder_.path() + "/checkpoints", 5), 100);
-  ::testing::internal::CaptureStderr();
-  auto result = TrainOnThreads(Job(2, {Checkpoints(), "train.batch=1000"}), 2);
-  const std::string said = ::testing::internal::GetCapturedStderr();
-  EXPECT_TRUE(result[0].status.ok()) << result[0].status.ToString();
-  for (const char* line : {"warning: passed over: ", "warning: train.batch is 1000, more than all training samples (315)"}) {
-    const std::size_t at = said.find(line);
-    EXPECT_NE(at, std::string::npos) << said;
-    EXPECT_EQ(said.find(line, at + 1), std::string::npos) << "once, not by each rank: " << said;
-  }
-}
-
-// A training that runs into what is no number stops there, names the step, and its newest checkpoint is from before.
-TEST_F(Resume, NoNumberIsCheckpointed) {
-  for (std::int32_t ranks : {1, 2}) {
-    auto result = TrainOnThreads(Job(200, {Checkpoints(), "checkpoint.every_steps=1", "optimizer.kind=sgd", "optimizer.learning_rate=1e5",
-                                           "optimizer.warmup_steps=0"}),
-                                 ranks);
-    for (const auto& rank : result) {
-      EXPECT_EQ(rank.status.tag(), "TRAIN01") << rank.status.ToString();
-      EXPECT_NE(rank.status.what().find("step "), std::string::npos) << rank.status.ToString();
-    }
-    Checkpoint newest = Newest(folder_.path() + "/checkpoints");
-    EXPECT_GT(newest.step, 0);
-    for (const auto& [name, tensor] : newest.tensors) {
-      for (double value : ToRef(tensor).data) ASSERT_TRUE(std::isfinite(value)) << name;
-    }
-    LocalFileSystem files;
-    ASSERT_EQ(storage::RemoveTree(files, folder_.path() + "/checkpoints"), 0);
-  }
-}
-
-TEST_F(Resume, ASaveThatFailsEndsTheTrainingWithItsReason) {
-  FaultyFiles full;
-  full.fail_at = 12;
-  full.error = ENOSPC;
-  full.crash = true;
-  auto result = TrainOnThreads(Job(20, {Checkpoints(), "checkpoint.every_steps=2"}), 1, {.files = &full});
-  EXPECT_EQ(result[0].status.tag(), "CKPT01") << result[0].status.ToString();
-  EXPECT_GE(result[0].losses.size(), 2u);
 }
 
 }  // namespace

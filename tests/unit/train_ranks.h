@@ -111,11 +111,11 @@ class Hall {
 
 class ThreadGang final : public dag::GangContext {
  public:
-  ThreadGang(std::int32_t rank, std::int32_t ranks, Hall* hall, std::string machine)
-      : rank_(rank), ranks_(ranks), hall_(hall), machine_(std::move(machine)) {}
+  ThreadGang(std::int32_t rank, std::int32_t ranks, std::uint32_t epoch, Hall* hall, std::string machine)
+      : rank_(rank), ranks_(ranks), epoch_(epoch), hall_(hall), machine_(std::move(machine)) {}
   std::int32_t rank() const override { return rank_; }
   std::int32_t ranks() const override { return ranks_; }
-  std::uint32_t epoch() const override { return 0; }
+  std::uint32_t epoch() const override { return epoch_; }
   const std::string& address() const override { return address_; }
   const std::string& machine() const override { return machine_; }
   Result<std::vector<std::string>> Exchange(std::string mine) override { return hall_->Exchange(rank_, std::move(mine)); }
@@ -127,6 +127,7 @@ class ThreadGang final : public dag::GangContext {
 
  private:
   std::int32_t rank_, ranks_;
+  std::uint32_t epoch_;
   Hall* hall_;
   std::string address_ = "127.0.0.1", machine_;
 };
@@ -196,6 +197,9 @@ struct RunOptions {
   Sums sums = Sums::kInMemory;
   storage::FileSystem* files = nullptr;
   std::function<void(ThreadGang& gang, std::int64_t step)> on_step;  // on the rank's thread
+  std::uint64_t run = 0;                                             // TrainHooks::run
+  std::uint32_t epoch = 0;                                           // of the gang
+  std::function<Result<DataSet>(ThreadGang& gang)> load;
 };
 
 // The job on `ranks` threads; one result a rank.
@@ -206,9 +210,11 @@ inline std::vector<RankResult> TrainOnThreads(const TrainJob& job, std::int32_t 
   for (std::int32_t rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       RankResult& result = results[static_cast<std::size_t>(rank)];
-      ThreadGang gang(rank, ranks, &hall, options.sums == Sums::kTcp ? "machine" + std::to_string(rank) : "here");
+      ThreadGang gang(rank, ranks, options.epoch, &hall, options.sums == Sums::kTcp ? "machine" + std::to_string(rank) : "here");
       TrainHooks hooks;
       hooks.files = options.files;
+      hooks.run = options.run;
+      if (options.load) hooks.load = [&] { return options.load(gang); };
       std::vector<OpTime> times;
       hooks.times = &times;
       hooks.on_step = [&](std::int64_t step, double loss) {
