@@ -9,6 +9,8 @@
 #include "dag/gang_on_data.h"
 #include "mlrunner/train/rows.h"
 #include "mlrunner/train/trainer.h"
+#include "storage/file_system.h"
+#include "storage/io_error.h"
 
 namespace ropewalk::mlrunner::train_internal {
 namespace {
@@ -78,10 +80,29 @@ Result<DataSet> Survey(dag::TaskContext& task, const Inputs& inputs, const Train
   return data;
 }
 
-Result<std::string> RunRank(dag::GangContext& gang, dag::TaskContext& task, const Inputs& inputs, const TrainJob& job,
+// A relative folder is that of the submit folder, as with every other path of the job. An executor has a scratch folder of its own where
+// the submit folder is missing, which would go with what was written there.
+Status MakeAbsolute(std::string* folder, const dag::Settings& settings, const std::string& machine) {
+  if (folder->empty() || folder->starts_with('/')) return {};
+  storage::LocalFileSystem files;
+  storage::FileFacts facts;
+  if (const int error = files.Look(settings.work_dir, &facts); error != 0) {
+    const Status io = storage::IoError(error, "CKPT01", "");
+    return Status(io.code(), "CKPT01",
+                  "no checkpoints can be written to " + storage::QuotedPath(*folder) + ": the submit folder " +
+                      storage::QuotedPath(settings.work_dir) + " cannot be reached on " + machine,
+                  io.why(), "let checkpoint.folder be the absolute path of a folder that all machines share");
+  }
+  *folder = settings.work_dir + "/" + *folder;
+  return {};
+}
+
+Result<std::string> RunRank(dag::GangContext& gang, dag::TaskContext& task, const Inputs& inputs, TrainJob job,
                             const TrainOptions& options) {
+  RETURN_IF_ERROR(MakeAbsolute(&job.checkpoint.folder, *task.settings, gang.machine()));
   Trained trained;
   TrainHooks hooks;
+  hooks.run = RunOf(*task.settings, inputs.training.value);  // a program may train again and again
   hooks.load = [&] { return Survey(task, inputs, options); };
   hooks.result_words_max = static_cast<std::int64_t>(task.settings->collect_bytes_max / sizeof(double));  // as Encode writes them
   if (gang.rank() == 0) {

@@ -193,6 +193,42 @@ TEST_F(TrainOnData, NoSamplesAndHeldOutSamplesThatDoNotFit) {
   EXPECT_NE(failure.find("partition 0 of the held-out samples: it has 1 features, and others have 4"), std::string::npos) << failure;
 }
 
+// Paths of a job start from the folder where it was submitted, not from that of the process that happens to run a rank.
+TEST_F(TrainOnData, ARelativeCheckpointFolderIsThatOfTheSubmitFolder) {
+  TrainJob config = Config(2);
+  config.checkpoint.folder = "kept/by/this job";
+  dag::Session job = Start();
+  auto samples = job.FromVector(Corners(100), {.partitions = 2});
+  const Trained trained = Train(samples, config);
+  EXPECT_EQ(trained.summary.steps, 15);
+  EXPECT_TRUE(fs::exists(dir_ / "kept/by/this job/step-000000000015.safetensors"));
+  EXPECT_EQ(Train(samples, config).summary.resumed_from, 15);
+  // Another training of the same job begins anew where it is told to.
+  config.checkpoint.resume = false;
+  EXPECT_EQ(Train(samples, config).losses, trained.losses);
+  // Where the submit folder is missing, nothing is made in its place.
+  fs::rename(dir_, dir_.string() + "_moved");
+  const std::string failure = FailureOf([&] { Train(samples, config); });
+  EXPECT_NE(failure.find("[CKPT01]"), std::string::npos) << failure;
+  EXPECT_NE(failure.find("the submit folder \"" + dir_.string() + "\" cannot be reached"), std::string::npos) << failure;
+  EXPECT_FALSE(fs::exists(dir_ / "kept"));
+  fs::remove_all(dir_.string() + "_moved");
+}
+
+// Main would get what was learnt from other samples.
+TEST_F(TrainOnData, TheCheckpointOfOtherSamplesIsRefused) {
+  TrainJob config = Config(2);
+  config.checkpoint.folder = dir_ / "kept";
+  dag::Session job = Start();
+  Train(job.FromVector(Corners(100), {.partitions = 2}), config);
+  std::vector<Sample> other = Corners(100);
+  other[3].features[0] += 1;
+  EXPECT_EQ(Train(job.FromVector(Corners(100), {.partitions = 3}), config).summary.resumed_from, 15);
+  const std::string failure = FailureOf([&] { Train(job.FromVector(other, {.partitions = 2}), config); });
+  EXPECT_NE(failure.find("[CKPT03]"), std::string::npos) << failure;
+  EXPECT_NE(failure.find("from other samples"), std::string::npos) << failure;
+}
+
 // Found by counting, before the first step.
 TEST_F(TrainOnData, AModelWhoseResultWouldNotReachMainIsRefusedBeforeItsFirstStep) {
   // 184 numbers. 4 -> 7 -> 3 with biases has 4 * 7 + 7 + 7 * 3 + 3 = 59, beside losses and names.
