@@ -32,16 +32,17 @@ struct LaunchFlag {
   const char* variable;
   bool has_value;
   Where where = Where::kBoth;
+  const char* in_training = nullptr;  // what to do instead, for one that would change nothing there
 };
 constexpr LaunchFlag kFlags[] = {
     {"--master", "ROPEWALK_MASTER", true, Where::kSubmit},
     {"--token-file", "ROPEWALK_TOKEN_FILE", true, Where::kSubmit},
     {"--detach", "ROPEWALK_DETACH", false, Where::kSubmit},
     {"--name", "ROPEWALK_NAME", true},
-    {"--threads", "ROPEWALK_THREADS", true, Where::kRun},
-    {"--memory", "ROPEWALK_MEMORY", true, Where::kRun},
-    {"--partitions", "ROPEWALK_PARTITIONS", true},
-    {"--verify", "ROPEWALK_VERIFY", true},
+    {"--threads", "ROPEWALK_THREADS", true, Where::kRun, "--set train.threads=N: the threads of each rank"},
+    {"--memory", "ROPEWALK_MEMORY", true, Where::kRun, "leave it out"},
+    {"--partitions", "ROPEWALK_PARTITIONS", true, Where::kBoth, "leave it out"},
+    {"--verify", "ROPEWALK_VERIFY", true, Where::kBoth, "leave it out"},
     {"--output", "ROPEWALK_OUTPUT", true},
     {"--quiet", "ROPEWALK_QUIET", false},
     {"-q", "ROPEWALK_QUIET", false},
@@ -53,6 +54,9 @@ const LaunchFlag* FindFlag(const std::string& flag) {
 
 // Before the job's name and after it a flag of the other verb is refused alike.
 Status CheckVerb(const std::string& self, const LaunchFlag& flag, bool cluster) {
+  if (self == "ropewalk train" && flag.in_training != nullptr)
+    return Status(Code::kInvalid, "CLI02", self + " takes no " + flag.flag,
+                  "it is for the tasks of batch jobs, and a training is one gang of ranks", flag.in_training);
   if (flag.where == Where::kBoth || (flag.where == Where::kSubmit) == cluster) return {};
   if (cluster)
     return Status(Code::kInvalid, "CLI02", self + " takes no " + flag.flag,

@@ -17,8 +17,14 @@ Status Bad(const std::string& what, const std::string& why, const std::string& f
   return Status(Code::kInvalid, "TRAIN03", "train: " + what, why, fix);
 }
 
+// A flag of jobs that would be taken and change nothing.
+bool MeansNothing(const std::string& flag) {
+  return flag == "--threads" || flag == "--memory" || flag == "--partitions" || flag == "--verify";
+}
+
 Status BadFlag(const std::string& flag) {
   std::vector<std::string> flags = job::OptionFlags();
+  std::erase_if(flags, MeansNothing);
   flags.insert(flags.end(), {"--ranks", "--set", "--help"});
   const std::string near = NearestName(flag, flags), what = "unknown flag \"" + EscapeForLog(flag, 100) + "\"";
   const std::string why = fmt::format("it takes {}", fmt::join(flags, ", "));
@@ -50,6 +56,9 @@ Result<TrainArguments> ParseTrainArguments(const std::vector<std::string>& args,
     const std::string flag = arg.starts_with("--") ? arg.substr(0, equals) : arg;
     const bool attached = arg.starts_with("--") && equals != std::string::npos;
     if (arg == "--help" || arg == "-h") return arguments.help = true, arguments;
+    if (MeansNothing(flag))
+      return Bad("it takes no " + flag, "it is for the tasks of batch jobs, and a training is one gang of ranks",
+                 flag == "--threads" ? "--set train.threads=N: the threads of each rank" : "leave it out");
     if (std::find(own.begin(), own.end(), flag) != own.end()) {
       arguments.argv.push_back(arg);
       if (!attached && flag != "--detach" && i + 1 < args.size()) arguments.argv.push_back(args[++i]);

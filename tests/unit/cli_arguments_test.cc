@@ -187,6 +187,15 @@ TEST_F(LaunchTest, TrainIsAJobOfItsOwnProgram) {
     EXPECT_EQ(Argv(args), (Args{"ropewalk train", "job.toml"}));
   }
   EXPECT_EQ(Plan({"train", "job.toml", "--detach"}).status().tag(), "CLI02");
+  // What it would take and do nothing with; a master changes nothing about that.
+  for (const char* flag : {"--threads", "--memory", "--partitions", "--verify"}) {
+    for (const Args& args : {Args{"train", "job.toml", flag, "2"}, {"train", "--master", "m:1", "job.toml", std::string(flag) + "=2"}}) {
+      Status status = Plan(args).status();
+      EXPECT_EQ(status.tag(), "CLI02") << status.ToString();
+      EXPECT_EQ(status.what(), std::string("ropewalk train takes no ") + flag);
+      EXPECT_EQ(status.fix(), std::string(flag) == "--threads" ? "--set train.threads=N: the threads of each rank" : "leave it out");
+    }
+  }
 }
 
 TEST_F(LaunchTest, FlagsBeforeAndAfterTheNameMeanTheSame) {

@@ -1,6 +1,7 @@
 // Job files and calls: strict keys with the nearest name, values that fit together, a call that every process understands.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -122,6 +123,34 @@ TEST_F(TrainJobFile, MistakesAreNamedWithTheirPlace) {
   }
 }
 
+// What the documents name: each is a job, and trains.
+TEST_F(TrainJobFile, TheExamplesTrain) {
+  int found = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(ROPEWALK_TRAIN_EXAMPLES)) {
+    if (entry.path().extension() != ".toml") continue;
+    ++found;
+    SCOPED_TRACE(entry.path().string());
+    std::vector<std::string> args = {"ropewalk train", entry.path(), "--ranks", "2"};
+    auto as_it_is = ParseTrainArguments(args, folder_.path());
+    ASSERT_TRUE(as_it_is.ok()) << as_it_is.status().ToString();
+    args.insert(args.end(), {"--set", "train.epochs=0", "--set", "train.steps=2"});
+    auto short_one = ParseTrainArguments(args, folder_.path());
+    ASSERT_TRUE(short_one.ok()) << short_one.status().ToString();
+    const TrainJob& job = short_one->job;
+    if (job.data.kind == DataSpec::Kind::kText) {  // some chapters of what its comment says
+      ASSERT_EQ(std::system(("bible -f gen1:1-gen8:22 > " + job.data.path).c_str()), 0);
+    }
+    auto ranks = testing::TrainOnThreads(job, 2);
+    ASSERT_TRUE(ranks[0].status.ok()) << ranks[0].status.ToString();
+    EXPECT_EQ(ranks[0].losses.size(), 2u);
+    EXPECT_GT(ranks[0].summary.held_out_labels, 0);
+    if (!job.checkpoint.folder.empty()) {
+      EXPECT_TRUE(std::filesystem::exists(job.checkpoint.folder + "/step-000000000002.safetensors"));
+    }
+  }
+  EXPECT_GE(found, 2);
+}
+
 TEST_F(TrainJobFile, CallsThatMakeNoSense) {
   EXPECT_EQ(ParseTrainArguments({"ropewalk train"}, "/").status().tag(), "TRAIN03");
   EXPECT_EQ(ParseTrainArguments({"ropewalk train", "a.toml", "b.toml"}, "/").status().tag(), "TRAIN03");
@@ -131,6 +160,16 @@ TEST_F(TrainJobFile, CallsThatMakeNoSense) {
   EXPECT_NE(near.fix().find("--ranks"), std::string::npos) << near.ToString();
   Status far = ParseTrainArguments({"ropewalk train", "--zzzzzz"}, "/").status();
   EXPECT_NE(far.why().find("--ranks, --set, --help"), std::string::npos) << far.ToString();
+  // Flags that would be taken and change nothing.
+  for (const char* flag : {"--threads", "--memory", "--partitions", "--verify"}) {
+    for (const std::vector<std::string>& typed : {std::vector<std::string>{flag, "2"}, {std::string(flag) + "=2"}}) {
+      Status status = Parse("", typed).status();
+      EXPECT_EQ(status.tag(), "TRAIN03") << status.ToString();
+      EXPECT_EQ(status.what(), std::string("train: it takes no ") + flag);
+      EXPECT_EQ(status.fix().find("train.threads") != std::string::npos, std::string(flag) == "--threads") << status.ToString();
+    }
+    EXPECT_EQ(far.why().find(flag), std::string::npos) << far.ToString();
+  }
   // The flag that was typed is named, not the setting that it stands for.
   Status none = Parse("", {"--ranks", "0"}).status();
   EXPECT_EQ(none.tag(), "SPEC02");
