@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <fstream>
 #include <stdexcept>
 
 #include "base/random.h"
+#include "mlrunner/data/images.h"
 #include "mlrunner/graph/ops.h"
 #include "tests/unit/train_ranks.h"
 
@@ -25,6 +27,36 @@ std::string MakeText(const std::string& folder) {
   return path;
 }
 
+// What lies in memory once for all ranks: the first `count` of it.
+class First final : public Samples {
+ public:
+  First(std::shared_ptr<const Samples> all, std::int64_t count) : all_(std::move(all)), count_(count) {}
+  std::int64_t count() const override { return count_; }
+  std::vector<std::int64_t> input_dims() const override { return all_->input_dims(); }
+  std::vector<std::int64_t> label_dims() const override { return all_->label_dims(); }
+  std::int64_t classes() const override { return all_->classes(); }
+  bool inputs_are_ids() const override { return all_->inputs_are_ids(); }
+  void Inputs(std::span<const std::int64_t> ids, Dtype dtype, void* rows) const override { all_->Inputs(ids, dtype, rows); }
+  void Labels(std::span<const std::int64_t> ids, std::int32_t* rows) const override { all_->Labels(ids, rows); }
+  std::uint64_t content_hash() const override { return all_->content_hash(); }
+
+ private:
+  std::shared_ptr<const Samples> all_;
+  std::int64_t count_;
+};
+
+// Fashion-MNIST, read once: many ranks of many trainings would spend most of their time with unpacking it.
+Result<DataSet> Clothes(testing::ThreadGang&) {
+  static const Result<DataSet> read = LoadFashionMnist(kFashionMnistFolder);
+  if (!read.ok()) return read.status();
+  static const std::shared_ptr<const Samples> training(std::shared_ptr<void>(), read->training.get());
+  static const std::shared_ptr<const Samples> held_out(std::shared_ptr<void>(), read->held_out.get());
+  DataSet data;
+  data.training = std::make_unique<First>(training, 301);
+  data.held_out = std::make_unique<First>(held_out, 501);
+  return data;
+}
+
 void ExpectFine(const std::vector<RankResult>& results) {
   for (const RankResult& result : results) ASSERT_TRUE(result.status.ok()) << result.status.ToString();
 }
@@ -36,16 +68,17 @@ class TrainRanks : public ::testing::Test {
                             {{"train.batch=8", "train.dtype=" + dtype, "optimizer.kind=adamw", "optimizer.learning_rate=0.01"}, more});
   }
   static std::vector<std::string> Mlp(const std::string& dtype, int steps, std::vector<std::string> more = {}) {
-    std::vector<std::string> settings = {"model.hidden=24",
-                                         "data.samples_max=301",
-                                         "train.batch=32",
-                                         "train.steps=" + std::to_string(steps),
-                                         "train.dtype=" + dtype,
-                                         "train.bucket_bytes=8K",
-                                         "optimizer.learning_rate=0.02",
+    std::vector<std::string> settings = {"model.hidden=24",      "train.batch=32",        "train.steps=" + std::to_string(steps),
+                                         "train.dtype=" + dtype, "train.bucket_bytes=8K", "optimizer.learning_rate=0.02",
                                          "train.threads=1"};
     settings.insert(settings.end(), more.begin(), more.end());
     return settings;
+  }
+  std::vector<std::string> Model(bool mlp, const std::string& dtype, int steps) { return mlp ? Mlp(dtype, steps) : Gpt(dtype, steps); }
+  static testing::RunOptions DataOf(bool mlp, testing::Sums sums = testing::Sums::kInMemory) {
+    testing::RunOptions options{.sums = sums};
+    if (mlp) options.load = Clothes;
+    return options;
   }
   testing::TempFolder folder_;
   std::string text_ = MakeText(folder_.path());
@@ -58,31 +91,39 @@ double WorstDifference(const std::vector<double>& a, const std::vector<double>& 
   return worst;
 }
 
+// Over sums of this test, and over those of the product.
 TEST_F(TrainRanks, FourRanksAreOneInFloat64) {
-  TrainJob job = JobOf(Gpt("f64", 100));
-  auto one = TrainOnThreads(job, 1), four = TrainOnThreads(job, 4);
-  ExpectFine(one);
-  ExpectFine(four);
-  ASSERT_EQ(one[0].losses.size(), 100u);
-  EXPECT_LE(WorstDifference(four[0].losses, one[0].losses), 1e-9);
-  EXPECT_LT(one[0].losses.back(), .8 * one[0].losses.front());  // it is a training, not a standstill
-  for (int rank = 1; rank < 4; ++rank) EXPECT_EQ(four[rank].losses, four[0].losses);
-  // Counted exactly over ranks of unequal shares.
-  EXPECT_EQ(four[0].summary.held_out_labels, one[0].summary.held_out_labels);
-  EXPECT_EQ(four[0].summary.held_out_hits, one[0].summary.held_out_hits);
-  EXPECT_NEAR(four[0].summary.held_out_loss, one[0].summary.held_out_loss, 1e-9);
+  for (bool mlp : {false, true}) {
+    const int steps = mlp ? 40 : 100;
+    TrainJob job = JobOf(Model(mlp, "f64", steps));
+    auto one = TrainOnThreads(job, 1, DataOf(mlp));
+    ExpectFine(one);
+    ASSERT_EQ(one[0].losses.size(), static_cast<std::size_t>(steps));
+    EXPECT_LT(one[0].losses.back(), .8 * one[0].losses.front());  // it is a training, not a standstill
+    for (testing::Sums sums : {testing::Sums::kInMemory, testing::Sums::kSharedMemory, testing::Sums::kTcp}) {
+      SCOPED_TRACE((mlp ? "mlp, sums " : "gpt, sums ") + std::to_string(static_cast<int>(sums)));
+      auto four = TrainOnThreads(job, 4, DataOf(mlp, sums));
+      ExpectFine(four);
+      EXPECT_LE(WorstDifference(four[0].losses, one[0].losses), 1e-9);
+      for (std::size_t rank = 1; rank < 4; ++rank) EXPECT_EQ(four[rank].losses, four[0].losses);
+      // Counted exactly over ranks of unequal shares.
+      EXPECT_EQ(four[0].summary.held_out_labels, one[0].summary.held_out_labels);
+      EXPECT_EQ(four[0].summary.held_out_hits, one[0].summary.held_out_hits);
+      EXPECT_NEAR(four[0].summary.held_out_loss, one[0].summary.held_out_loss, 1e-9);
+    }
+  }
 }
 
 TEST_F(TrainRanks, RanksAreOneInFloat32) {
   for (bool mlp : {false, true}) {
-    TrainJob job = JobOf(mlp ? Mlp("f32", 10) : Gpt("f32", 10));
-    auto one = TrainOnThreads(job, 1);
+    TrainJob job = JobOf(Model(mlp, "f32", 10));
+    auto one = TrainOnThreads(job, 1, DataOf(mlp));
     ExpectFine(one);
-    for (std::int32_t ranks : mlp ? std::vector<std::int32_t>{3} : std::vector<std::int32_t>{2, 3, 4}) {
-      auto many = TrainOnThreads(job, ranks);
+    for (std::int32_t ranks : {2, 3, 4}) {
+      auto many = TrainOnThreads(job, ranks, DataOf(mlp));
       ExpectFine(many);
       ASSERT_EQ(many[0].losses.size(), 10u);
-      // 301 samples in batches of 32: the last batch of an epoch has 13, and no number of ranks here divides it.
+      // The mlp's 301 samples in batches of 32: the last batch of an epoch has 13, and no number of ranks here divides it.
       EXPECT_LE(WorstDifference(many[0].losses, one[0].losses), 1e-5) << ranks;
       EXPECT_EQ(many[0].summary.held_out_labels, one[0].summary.held_out_labels);
     }
@@ -125,6 +166,28 @@ TEST_F(TrainRanks, OverSharedMemoryAndTcpWithTheSameBits) {
   }
 }
 
+// What people see while it trains: the step, its loss, how fast it goes. Of rank 0 alone.
+TEST_F(TrainRanks, TheProgressLineHasTheLossAndTheSpeed) {
+  auto results = TrainOnThreads(JobOf(Gpt("f32", 7)), 2);
+  ExpectFine(results);
+  EXPECT_TRUE(results[1].lines.empty());
+  ASSERT_FALSE(results[0].lines.empty());
+  int step = 0, steps = 0, epoch = 0;
+  double loss = 0, samples_per_s = 0;
+  ASSERT_EQ(std::sscanf(results[0].lines[0].c_str(), "step %d of %d, epoch %d, loss %lf, %lf samples/s", &step, &steps, &epoch, &loss,
+                        &samples_per_s),
+            5)
+      << results[0].lines[0];
+  EXPECT_EQ(step, 1);
+  EXPECT_EQ(steps, 7);
+  EXPECT_EQ(epoch, 1);
+  EXPECT_NEAR(loss, results[0].losses[0], 5e-5);
+  EXPECT_GT(samples_per_s, 0);
+  EXPECT_EQ(results[0].summary.loss, results[0].losses.back());
+  // 7 batches of 8.
+  EXPECT_NEAR(results[0].summary.samples_per_s * results[0].summary.seconds, 56, 1e-6);
+}
+
 // A rank that gives up frees the others, with a status that says so.
 TEST_F(TrainRanks, ARankThatFailsFreesTheOthers) {
   TrainJob job = JobOf(Gpt("f32", 1000));
@@ -163,7 +226,8 @@ TEST_F(TrainRanks, ACancelledTrainingEndsAtTheNextStep) {
 TEST_F(TrainRanks, SumsBeginBeforeBackwardEnds) {
   for (std::int32_t parts : {1, 3}) {
     auto results = TrainOnThreads(
-        JobOf(Mlp("f32", 3, {"model.hidden=64, 64", "train.bucket_bytes=1K", "train.micro_batches=" + std::to_string(parts)})), 2);
+        JobOf(Mlp("f32", 3, {"model.hidden=64, 64", "train.bucket_bytes=1K", "train.micro_batches=" + std::to_string(parts)})), 2,
+        DataOf(true));
     ExpectFine(results);
     std::int64_t last_begins = 0, backward_ends = 0, first_sum = 0, last_sum = 0, first_waited = 0;
     int sums = 0, products_before = 0;
