@@ -118,7 +118,7 @@ TEST(Checkpoint, WhatIsDisownedIsSetAsideAndTakesNoPlaceInTheRotation) {
     auto saved = SaveCheckpoint(files, folder.path(), Make(step, kOtherRun), {.keep = 2, .stands_on = std::exchange(last, step)});
     ASSERT_TRUE(saved.ok()) << saved.status().ToString();
     EXPECT_TRUE(saved->left.ok()) << saved->left.ToString();
-    EXPECT_EQ(saved->aside.size(), step == 100 ? 3u : 0u);
+    ASSERT_EQ(saved->aside.size(), step == 100 ? 3u : 0u);
     if (step == 100) {
       EXPECT_EQ(saved->aside.front(), folder.path() + "/aside-0000000000000005-step-000000002345.safetensors");
     }
