@@ -1,12 +1,16 @@
 #include "mlrunner/collective/communicator.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <mutex>
 #include <span>
 #include <utility>
 
+#include "base/home_process.h"
 #include "dag/gang.h"
 #include "mlrunner/collective/run/choose.h"
 #include "mlrunner/collective/run/engine.h"
@@ -32,6 +36,15 @@ struct LossSink {
 
 // A process that is well answers at once, also on a busy machine.
 constexpr std::int64_t kAnswerMsMax = 3'000;
+
+// A child that the program forked has left the function that forked it. It has no thread that could be joined, and nothing to say to the
+// peers: its parent goes on.
+[[noreturn]] void EndForkedChild() {
+  const Status status(Code::kUserError, "COLL29", "a process that a rank's program forked came out of the function that forked it",
+                      "it is no rank: its parent is, and goes on", "end it by exec() or _exit() in that function");
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  ::_exit(ExitCode(status.code()));
+}
 
 class Connected : public Communicator {
  public:
@@ -76,6 +89,7 @@ class Connected : public Communicator {
   }
 
   ~Connected() override {
+    if (!home_.here()) EndForkedChild();
     if (rendezvous_.on_lost) rendezvous_.on_lost({});
     // While the peers are still watched: a call that is under way may end with their failure.
     engine_->Stop();
@@ -292,6 +306,7 @@ class Connected : public Communicator {
   // What all ranks must agree on: a count that is only room is a rank's own affair.
   static std::int64_t CountOf(const CollectiveCall& call) { return call.collective == Collective::kAllToAllV ? 0 : call.count; }
 
+  const HomeProcess home_;
   const Rendezvous rendezvous_;
   const CommunicatorOptions options_;
   const std::unique_ptr<LossSink> losses_;

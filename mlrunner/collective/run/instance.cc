@@ -65,9 +65,9 @@ Instance::Instance(const Header* header, const Program* program, Layout layout, 
       layout_(std::move(layout)),
       transport_(transport),
       means_(means),
-      missing_(program->channels.size(), kNone),
       natives_(program->channels.size()),
-      native_calls_(program->channels.size()) {
+      native_calls_(program->channels.size()),
+      missing_(program->channels.size(), kNone) {
   for (std::int32_t rank = 0; rank < header->request.ranks; ++rank) all_ranks_.push_back(rank);
   ready_.reserve(program->channels.size());
   windows_.assign(header->buffers.size(), -1);
