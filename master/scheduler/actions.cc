@@ -173,7 +173,12 @@ void Scheduler::State::AddStage(JobRun& job, std::uint64_t sequence, const dag::
     run.samples = DrawSamples(job, stage);
 
   // What the journal of an earlier master says about its tasks, and what workers hold of them.
-  if (auto known = job.known.extract(key); !known.empty())
+  auto known = job.known.extract(key);
+  // A gang's ranks are all done or none is: a part of them would be waited for in vain.
+  const bool is_part = stage.gang && !known.empty() &&
+                       (known.mapped().size() < run.tasks.size() ||
+                        std::any_of(known.mapped().begin(), known.mapped().end(), [](const auto& each) { return !each.second.has_value; }));
+  if (!known.empty() && !is_part)
     for (auto& [task, record] : known.mapped()) {
       if (task >= run.tasks.size()) continue;
       TaskRun& t = run.tasks[task];

@@ -240,6 +240,7 @@ void Scheduler::State::RankFinished(JobRun& job, StageRun& run, std::uint32_t ra
         rank);
   }
   if (gang.finished < run.tasks.size()) return;
+  gang.phase = GangPhase::kWaiting;  // for nothing, unless what it was made from changes before its action is published
   // Not task by task: what some ranks of a forming made is worth nothing without the others.
   for (std::uint32_t task = 0; task < run.tasks.size(); ++task) {
     run.tasks[task].done = true;

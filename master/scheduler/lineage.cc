@@ -257,6 +257,7 @@ void Scheduler::State::ContentChanged(JobRun& job, StageRun& changed, std::uint3
           first = static_cast<std::uint32_t>(reader);
           last = first + 1;
         }
+        if (run.stage.gang) first = 0, last = static_cast<std::uint32_t>(run.tasks.size());  // its ranks have talked to each other
         std::set<std::uint32_t>& seen = forget[key];
         for (std::uint32_t t = first; t < last; ++t) {
           bool read_it = run.tasks[t].winner != 0 || run.tasks[t].attempt != 0 || (run.verdict == Verdict::kRunning && run.sample == t);

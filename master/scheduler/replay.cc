@@ -217,7 +217,10 @@ void Scheduler::State::SnapshotOf(const JobRun& job, std::vector<Record>* record
   std::map<StageKey, std::map<std::uint32_t, TaskDoneRecord>> known = job.known;
   std::set<StageKey> verified = job.verified_before, winners = job.winners_before;
   for (const auto& [key, run] : job.stages) {
-    for (std::uint32_t task = 0; task < run.tasks.size(); ++task) {
+    // What some ranks of a gang have made is worth nothing without the others: it is written whole or not at all.
+    auto is_large = [](const std::string& value) { return value.size() > kInlineValueBytes; };
+    const bool kept = !run.stage.gang || (run.complete() && std::none_of(run.values.begin(), run.values.end(), is_large));
+    for (std::uint32_t task = 0; kept && task < run.tasks.size(); ++task) {
       const TaskRun& t = run.tasks[task];
       if (t.winner == 0) continue;
       TaskDoneRecord record{id, key.sequence, {key.stage, task, t.winner}, t.hash, false, ""};

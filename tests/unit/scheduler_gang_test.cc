@@ -15,6 +15,8 @@ dag::Stage GangStage(std::uint64_t id, std::uint32_t ranks, dag::GangStage gang 
   return stage;
 }
 
+constexpr std::size_t kLargeBytes = 65 << 10;  // more than the journal keeps of a value that is not published
+
 class Gang : public testing::Test {
  protected:
   explicit Gang(Options options = {}) : p(options) {}
@@ -79,6 +81,30 @@ class Gang : public testing::Test {
   }
   void Say(const RunTask& rank, std::uint64_t round, const std::string& bytes) {
     p.Do(GangExchanged{rank.executor, rank.job, rank.id, rank.gang->epoch, round, bytes});
+  }
+  // A gang of two whose rank t reads task t of stage 1. All its ranks end well, rank 0 with `value`, while the second run by which stage 1 is
+  // verified goes on: its action is complete, and not published before that has ended.
+  JobId EndBeforeTheVerdict(const std::string& value) {
+    p.AddWorker(1, 3);
+    dag::Stage gang = GangStage(9, 2);
+    gang.inputs = {{StageId{1}, dag::InputPattern::kOneToOne, 0}};
+    plan = MakePlan(1, {MakeStage(1, 2, dag::StageOutput::kSegment), gang});
+    JobId job = p.Submit("k", true);
+    Join(p.started[0].executor);
+    p.FinishTasks();
+    const std::vector<RunTask> ranks = Ranks();
+    EXPECT_EQ(ranks.size(), 2u);
+    for (const RunTask& rank : ranks) {
+      std::erase_if(p.tasks, [&](const RunTask& task) { return task.id == rank.id; });
+      TaskFinished finished{rank.executor, rank.job, rank.id, {}, {}};
+      if (rank.gang->rank == 0) finished.result.value = value;
+      p.Do(finished);
+    }
+    EXPECT_EQ(p.Count("gang_finished"), 1u);
+    EXPECT_EQ(p.tasks.size(), 1u);
+    EXPECT_TRUE(!p.tasks.empty() && p.tasks[0].verify);
+    EXPECT_EQ(p.Count("action_published"), 0u);
+    return job;
   }
 
   Puppet p;
@@ -570,6 +596,79 @@ TEST_F(Gang, ARestartOfTheMasterUsesNoNumberTwice) {
     ReportLoss();
     EXPECT_EQ(p.scheduler->Job(job)->status.tag(), "USER01") << "the third in the life of the job, snapshot " << snapshot;
   }
+}
+
+// A value that is too large for the journal is made again, and then by all ranks: those that have no value must not count as done.
+TEST_F(Gang, ASnapshotBetweenItsEndAndThePublicationKeepsAllRanksOrNone) {
+  for (const std::size_t bytes : {std::size_t{10}, kLargeBytes}) {
+    Puppet fresh;
+    p = std::move(fresh);
+    JobId job = EndBeforeTheVerdict(std::string(bytes, 'v'));
+    p.journal = p.scheduler->Snapshot();
+    p.Restart();
+    p.AddWorker(11, 3);
+    JoinNew(0);
+    if (bytes == kLargeBytes) {
+      EXPECT_EQ(p.Count("action_published"), 0u);
+      p.Advance(Options().recovery_grace_ms + 10);  // for the blocks that it reads, which come no more
+      p.FinishTasks();
+      ASSERT_EQ(Ranks().size(), 2u);
+      EXPECT_EQ(Ranks()[0].gang->epoch, 1u);
+      for (int round = 0; round < 3; ++round) p.FinishTasks();
+    } else {
+      EXPECT_TRUE(Ranks().empty()) << "it has done its work";
+    }
+    EXPECT_EQ(p.Count("action_published"), 1u) << bytes;
+    EXPECT_EQ(p.scheduler->Job(job)->phase, JobPhase::kRunning) << p.scheduler->Job(job)->status.ToString();
+  }
+}
+
+// A journal of which a part of the ranks can be read: none of them counts.
+TEST_F(Gang, APartOfItsRanksInTheJournalIsNone) {
+  JobId job = EndBeforeTheVerdict("value");
+  p.journal = p.scheduler->Snapshot();
+  bool was_there = false;
+  std::erase_if(p.journal, [&](const JournalRecord& each) {
+    Record record = *Decode(each.bytes);
+    const auto* done = std::get_if<TaskDoneRecord>(&record);
+    const bool is_rank_0 = done != nullptr && done->id.stage == StageId{9} && done->id.task == 0;
+    was_there |= is_rank_0;
+    return is_rank_0;
+  });
+  ASSERT_TRUE(was_there);
+  p.Restart();
+  p.AddWorker(11, 3);
+  JoinNew(0);
+  p.Advance(Options().recovery_grace_ms + 10);
+  p.FinishTasks();
+  EXPECT_EQ(Ranks().size(), 2u);
+  EXPECT_EQ(p.scheduler->Job(job)->phase, JobPhase::kRunning);
+}
+
+// Its work is done and not published yet when one rank's input turns out to have other content: all of them begin anew.
+TEST_F(Gang, OtherContentAfterItsEndIsReadByAllRanks) {
+  JobId job = EndBeforeTheVerdict("value");
+  dag::Stage earlier = MakeStage(1, 2, dag::StageOutput::kSegment);
+  earlier.earlier = true;
+  p.Do(ExecutorAtAction{
+      p.started[0].executor,
+      MakePlan(2, {earlier, MakeStage(10, 1, dag::StageOutput::kResult, {{StageId{1}, dag::InputPattern::kAllToAll, 0}})})});
+  auto reader = std::find_if(p.tasks.begin(), p.tasks.end(), [](const RunTask& task) { return task.id.stage == StageId{10}; });
+  ASSERT_NE(reader, p.tasks.end());
+  const RunTask lost = *reader;
+  p.tasks.erase(reader);
+  p.Do(FetchFailed{lost.executor, lost.job, lost.id, lost.inputs.at(0).segments.at(0), Status(Code::kDataLoss, "SEG02", "it is gone")});
+  auto again = std::find_if(p.tasks.begin(), p.tasks.end(), [](const RunTask& task) { return task.id.stage == StageId{1} && !task.verify; });
+  ASSERT_NE(again, p.tasks.end());
+  EXPECT_EQ(p.Count("action_published"), 0u);
+  p.Finish(*again, 7);
+  EXPECT_EQ(p.Count("content_changed"), 1u);
+  ASSERT_EQ(Ranks().size(), 2u) << "a second forming";
+  EXPECT_EQ(Ranks()[0].gang->epoch, 1u);
+  for (int round = 0; round < 4; ++round)
+    for (const RunTask& task : std::vector(p.tasks)) p.Finish(task, task.id.stage == StageId{1} && task.id.task == 0 ? 7 : 0);
+  EXPECT_EQ(p.Count("action_published"), 2u);
+  EXPECT_EQ(p.scheduler->Job(job)->phase, JobPhase::kRunning) << p.scheduler->Job(job)->status.ToString();
 }
 
 TEST_F(Gang, TheSecondGangOfAJobGoesOnCounting) {
