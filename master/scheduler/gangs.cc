@@ -5,8 +5,11 @@
 //      └── every rank has reported ── ending: the others are told (EndRank) and awaited, so that the reason is known and slots are free
 //
 // A gang that waits holds slots (they drain): a stream of small tasks cannot starve it. It holds all that it needs or nothing, and it holds
-// nothing that another gang runs on, so nobody waits for what may never come free. Older jobs hold first.
+// nothing that another gang runs on, so no task waits for what may never come free. Where too much of its room is taken by gangs it claims
+// what they give back: gangs that came later form elsewhere, so that a stream of small gangs cannot starve it either, and tasks go on
+// there. Who asked first holds and claims first; a gang that is formed anew keeps its place.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/job_name.h"
@@ -64,6 +67,7 @@ void Scheduler::State::GangReady(JobRun& job, const StageRun& run) {
     return;
   }
   if (gang.waiting_since != 0) return;
+  if (gang.asked_at == 0) gang.asked_at = now;
   std::uint64_t room = 0;
   for (const auto& [id, worker] : workers) room += GangRoom(worker);
   if (options.outputs_durable && run.stage.tasks > room) return Doom(job, Unplaced(job, run));  // in one process no other machine will come
@@ -72,18 +76,28 @@ void Scheduler::State::GangReady(JobRun& job, const StageRun& run) {
   if (run.stage.gang->placement_ms > 0) Wake(now + static_cast<TimeMs>(run.stage.gang->placement_ms));
 }
 
-// Before other tasks get slots: gangs that fit start, those that wait hold theirs.
+// Before other tasks get slots: gangs that fit start, those that wait hold or claim theirs.
 void Scheduler::State::AssignGangs() {
-  for (auto& [id, worker] : workers) worker.held = 0;
+  for (auto& [id, worker] : workers) {
+    worker.held = 0;
+    worker.claimed = false;
+    worker.kept_for = {};
+  }
+  // Not in the order of jobs: one that runs gang after gang would pass by those that wait.
+  std::vector<std::tuple<TimeMs, JobId, StageKey>> waiting;
   for (JobId id : live) {
+    const JobRun& job = jobs.at(id);
+    if (!job.admitted || job.doom) continue;
+    for (const auto& [key, gang] : job.gangs)
+      if (gang.phase == GangPhase::kWaiting && gang.waiting_since != 0) waiting.emplace_back(gang.asked_at, id, key);
+  }
+  std::sort(waiting.begin(), waiting.end());
+  for (const auto& [asked_at, id, key] : waiting) {
     JobRun& job = jobs.at(id);
-    if (!job.admitted || job.doom || job.gangs.empty()) continue;
-    for (auto& [key, gang] : job.gangs) {
-      if (gang.phase != GangPhase::kWaiting || gang.waiting_since == 0) continue;
-      StageRun& run = job.stages.at(key);
-      if (gang.not_before <= now && PlaceGang(job, run, gang)) continue;
-      HoldFor(job, run, gang);
-    }
+    GangRun& gang = job.gangs.at(key);
+    StageRun& run = job.stages.at(key);
+    if (gang.not_before <= now && PlaceGang(job, run, gang)) continue;
+    if (!HoldFor(job, run, gang)) ClaimFor(job, run);
   }
 }
 
@@ -110,7 +124,7 @@ bool Scheduler::State::PlaceGang(JobRun& job, StageRun& run, GangRun& gang) {
   for (Executor* executor : list) {
     const Worker& worker = workers.at(executor->worker);
     const std::uint32_t taken = worker.busy + worker.held, limit = GangRoom(worker);
-    if (taken >= limit) continue;
+    if (taken >= limit || worker.claimed) continue;
     places.push_back({executor, worker.avoided_until > now, limit - taken, 0});
     room += limit - taken;
   }
@@ -131,13 +145,14 @@ bool Scheduler::State::PlaceGang(JobRun& job, StageRun& run, GangRun& gang) {
   return true;
 }
 
-// Keeps slots free for it as tasks on them end. The same ones until it runs, or they would never all be free at once.
-void Scheduler::State::HoldFor(JobRun& job, const StageRun& run, GangRun& gang) {
-  std::vector<std::pair<std::uint32_t, WorkerId>> could;  // hold so many: all but what gangs run on and older gangs hold
+// Keeps slots free for it as tasks on them end. The same ones until it runs, or they would never all be free at once. False: gangs run on
+// too many of them.
+bool Scheduler::State::HoldFor(JobRun& job, const StageRun& run, GangRun& gang) {
+  std::vector<std::pair<std::uint32_t, WorkerId>> could;  // hold so many: all but what gangs run on, and earlier ones hold or claim
   for (const Executor* executor : GangExecutors(job, run)) {
     const Worker& worker = workers.at(executor->worker);
     const std::uint32_t taken = worker.ranks + worker.held, limit = GangRoom(worker);
-    if (taken < limit) could.emplace_back(limit - taken, executor->worker);
+    if (taken < limit && !worker.claimed) could.emplace_back(limit - taken, executor->worker);
   }
   bool still = !gang.held.empty();
   for (const auto& [id, slots] : gang.held)
@@ -148,7 +163,7 @@ void Scheduler::State::HoldFor(JobRun& job, const StageRun& run, GangRun& gang) 
     std::uint64_t room = 0;
     for (const auto& [slots, id] : could) room += slots;
     std::uint32_t left = run.stage.tasks;
-    if (room < left) return;  // there are not as many: others use them meanwhile
+    if (room < left) return false;  // there are not as many: tasks use them meanwhile
     for (const auto& [slots, id] : could) {
       if (left == 0) break;
       gang.held[id] = std::min(left, slots);
@@ -156,7 +171,28 @@ void Scheduler::State::HoldFor(JobRun& job, const StageRun& run, GangRun& gang) 
     }
     Log(job, EventLine("gang_holds", now).Num("stage", run.key.stage.value).Num("slots", run.stage.tasks).Num("workers", gang.held.size()));
   }
-  for (const auto& [id, slots] : gang.held) workers.at(id).held += slots;
+  for (const auto& [id, slots] : gang.held) {
+    workers.at(id).held += slots;
+    if (!workers.at(id).kept_for) workers.at(id).kept_for = job.id;
+  }
+  return true;
+}
+
+// It would fit, but for the gangs that run: what these give back is not for gangs that asked later. No more slots stay idle for that than it
+// has ranks, since it holds them when there are as many; and a gang that would not fit in any case stops nobody.
+void Scheduler::State::ClaimFor(JobRun& job, const StageRun& run) {
+  const std::vector<Executor*> list = GangExecutors(job, run);
+  std::uint64_t room = 0;
+  for (const Executor* executor : list) {
+    const Worker& worker = workers.at(executor->worker);
+    room += GangRoom(worker) - std::min(GangRoom(worker), worker.held);
+  }
+  if (room < run.stage.tasks) return;
+  for (const Executor* executor : list) {
+    Worker& worker = workers.at(executor->worker);
+    worker.claimed = true;
+    if (!worker.kept_for) worker.kept_for = job.id;
+  }
 }
 
 void Scheduler::State::FormGang(JobRun& job, StageRun& run, GangRun& gang, const std::vector<ExecutorId>& places) {
@@ -407,6 +443,7 @@ Status Scheduler::State::Unplaced(const JobRun& job, const StageRun& run) const 
       if (held != holders.end())
         for (const auto& [holder, count] : held->second)
           how += ", " + Number(count) + " used by " + (holder == job.id ? "this job" : "job " + JobName(holder));
+      if (worker.kept_for && worker.kept_for != job.id) how += ", the rest kept for job " + JobName(worker.kept_for) + " that asked before";
     }
     if (++named <= kWorkersNamed) list += (list.empty() ? "" : "; ") + worker.name + " " + how;
   }

@@ -55,6 +55,8 @@ struct Worker {
   TimeMs avoided_until = 0;
   std::uint32_t ranks = 0;  // of the busy slots: by ranks of gangs
   std::uint32_t held = 0;   // of the free slots: kept for gangs that wait (AssignGangs)
+  bool claimed = false;     // a gang that waits needs what gangs give back here: those that came after it form elsewhere
+  JobId kept_for;           // the first job for whose gang slots are held or claimed
 };
 
 enum class ExecutorPhase : std::uint8_t { kStarting, kReady };
@@ -177,6 +179,7 @@ struct GangRun {
   std::uint32_t failures = 0;              // formings that ended by an error of the program
   std::uint32_t restarts = 0;              // in a row, that were lost soon
   TimeMs waiting_since = 0;                // for slots; 0: it does not
+  TimeMs asked_at = 0;                     // when it waited first, in this life of the master: its place among those that wait
   TimeMs not_before = 0;                   // after a loss
   bool spread_wait = false;                // its end is timed
   std::map<WorkerId, std::uint32_t> held;  // slots that are kept free for it
@@ -406,7 +409,8 @@ struct Scheduler::State {
   void AssignGangs();
   void GangReady(JobRun& job, const StageRun& run);
   bool PlaceGang(JobRun& job, StageRun& run, GangRun& gang);
-  void HoldFor(JobRun& job, const StageRun& run, GangRun& gang);
+  bool HoldFor(JobRun& job, const StageRun& run, GangRun& gang);
+  void ClaimFor(JobRun& job, const StageRun& run);
   void FormGang(JobRun& job, StageRun& run, GangRun& gang, const std::vector<ExecutorId>& places);
   void TendGangs(JobRun& job);
   void RankFinished(JobRun& job, StageRun& run, std::uint32_t rank, std::uint32_t attempt, std::string value);

@@ -43,7 +43,7 @@ class Puppet {
       if (auto* record = std::get_if<JournalRecord>(&action)) journal.push_back(*record);
       if (auto* start = std::get_if<StartExecutor>(&action)) started.push_back(*start);
       if (auto* run = std::get_if<RunTask>(&action)) tasks.push_back(*run);
-      if (auto* cancel = std::get_if<CancelTask>(&action)) std::erase_if(tasks, [&](const RunTask& t) { return t.id == cancel->id; });
+      if (auto* cancel = std::get_if<CancelTask>(&action)) Forget(cancel->job, cancel->id);
       if (auto* timer = std::get_if<SetTimer>(&action)) timers.push_back(*timer);
       all.push_back(std::move(action));
     }
@@ -99,7 +99,7 @@ class Puppet {
     return now_running.size();
   }
   void Finish(RunTask task, std::uint64_t salt = 0) {
-    std::erase_if(tasks, [&](const RunTask& t) { return t.id == task.id; });
+    Forget(task.job, task.id);
     TaskFinished finished;
     finished.executor = task.executor;
     finished.job = task.job;
@@ -111,6 +111,10 @@ class Puppet {
       finished.result.value = "v" + std::to_string(task.id.stage.value) + "." + std::to_string(task.id.task);
     }
     Do(finished);
+  }
+  // Attempts are numbered in each job.
+  void Forget(JobId job, const TaskAttempt& id) {
+    std::erase_if(tasks, [&](const RunTask& t) { return t.job == job && t.id == id; });
   }
   template <class T>
   const T* Last() const {

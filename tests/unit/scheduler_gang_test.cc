@@ -268,6 +268,77 @@ TEST_F(Gang, OneThatWaitsForAnotherGangHoldsNothing) {
   EXPECT_EQ(p.Count("gang_formed"), 2u) << "now the second";
 }
 
+// Trainings of two ranks that overlap always leave two of four slots free: a gang of four would wait for ever, or until its time is over.
+TEST_F(Gang, AStreamOfSmallGangsDoesNotStarveABigOne) {
+  p.AddWorker(1, 4);
+  Start(2, {.placement_ms = 0}, "first");
+  Start(2, {.placement_ms = 0}, "second");
+  std::vector<RunTask> small = Ranks();
+  ASSERT_EQ(small.size(), 4u);
+  const JobId big = Start(4, {.placement_ms = 0}, "big");
+  // One that comes later, and the first job's next one.
+  const JobId late = Start(2, {.placement_ms = 1'000}, "late");
+  for (int rank = 0; rank < 2; ++rank) p.Finish(small[rank]);
+  plan = MakePlan(2, {GangStage(17, 2, {.placement_ms = 0})});
+  p.Do(ExecutorAtAction{small[0].executor, plan});
+  EXPECT_EQ(Ranks().size(), 2u) << "two slots are free, and kept";
+  p.Advance(2'000);
+  const Status status = p.scheduler->Job(late)->status;
+  EXPECT_EQ(status.tag(), "GANG01");
+  EXPECT_NE(status.why().find("(w1 has 4, 2 used by job j-002, the rest kept for job j-003 that asked before)"), std::string::npos)
+      << status.ToString();
+  for (int rank = 2; rank < 4; ++rank) p.Finish(small[rank]);
+  std::vector<RunTask> ranks = Ranks();
+  ASSERT_EQ(ranks.size(), 4u);
+  for (const RunTask& rank : ranks) EXPECT_EQ(rank.job, big);
+  for (const RunTask& rank : ranks) p.Finish(rank);
+  ranks = Ranks();
+  ASSERT_EQ(ranks.size(), 2u);
+  EXPECT_EQ(ranks[0].job, small[0].job) << "now the first job's next one";
+}
+
+TEST_F(Gang, SmallGangsAreNotHeldUpWhereTheyDoNotHinderABigOne) {
+  p.segment_stages.ids.clear();
+  p.AddWorker(1, 4);
+  Start(2, {.placement_ms = 0}, "first");
+  const JobId never = Start(5, {.placement_ms = 0}, "never");  // there are not as many slots
+  Start(2, {.placement_ms = 0}, "second");
+  std::vector<RunTask> small = Ranks();
+  ASSERT_EQ(small.size(), 4u);
+  p.Do(JobCancelled{never, "enough"});
+  Start(4, {.placement_ms = 0}, "big");
+  // Its executor on the new worker has not reached the gang: what is there is of no use to it.
+  const std::size_t before = p.started.size();
+  p.AddWorker(2, 2);
+  const std::size_t after = p.started.size();
+  Start(2, {.placement_ms = 0}, "beside");
+  EXPECT_EQ(Ranks().size(), 6u);
+  ASSERT_GT(after, before);
+  // Tasks of other jobs take what is kept from gangs.
+  for (int rank = 0; rank < 2; ++rank) p.Finish(small[rank]);
+  const std::size_t batch = p.started.size();
+  p.Submit("batch");
+  for (std::size_t i = batch; i < p.started.size(); ++i) {
+    p.Do(ExecutorReady{p.started[i].executor});
+    p.Do(ExecutorAtAction{p.started[i].executor, MakePlan(1, {MakeStage(1, 8, dag::StageOutput::kResult)})});
+  }
+  EXPECT_EQ(p.tasks.size() - Ranks().size(), 2u);
+}
+
+// One that lost a rank after days of work does not stand behind those that came meanwhile.
+TEST_F(Gang, OneThatIsFormedAnewKeepsItsPlace) {
+  p.AddWorker(1, 2);
+  const JobId first = Start(2, {.placement_ms = 0, .restarts_max = 5}, "first");
+  p.Advance(1'000);
+  Start(2, {.placement_ms = 0}, "second");
+  Fail(Ranks()[0], Status(Code::kUserError, "USER01", "bad"));
+  ReportLoss();
+  p.Advance(1'000);
+  const std::vector<RunTask> ranks = Ranks();
+  ASSERT_EQ(ranks.size(), 2u);
+  EXPECT_EQ(ranks[0].job, first);
+}
+
 TEST_F(Gang, TheTimeOutSaysWhatThereIsAndWhoHasIt) {
   p.AddWorker(1, 3);
   p.AddWorker(2, 1);
