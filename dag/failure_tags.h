@@ -12,6 +12,11 @@ inline constexpr char kOutOfMemoryTag[] = "MEM01";
 // An executor was killed, and its worker cannot tell whether for lack of memory or by somebody.
 inline constexpr char kPerhapsOutOfMemoryTag[] = "WORKER37";
 
+// What ranks are told when their gang is lost (GangContext::OnLost), and what a communicator says of a peer that is gone: a rank that ends
+// with these tells of another one.
+inline constexpr char kRankLostTag[] = "GANG02";
+inline constexpr char kPeerLostTag[] = "COLL20";
+
 // With this code an executor ends that finds its socket to its worker closed by the job's code: nothing else can reach the worker then.
 // A job may end with the same by itself, so it is none that programs use: neither of sysexits.h (64..78) nor of shells (from 126 on).
 inline constexpr int kExitSocketClosed = 117;

@@ -35,10 +35,15 @@ class GangContext {
   virtual void OnLost(std::function<void(const Status&)> lost) = 0;
   // One line for the progress bar ("step 120, loss 1.234, 5,120 samples/s"); only rank 0's is shown. Cheap; may be called every step.
   virtual void Report(std::string line) = 0;
+  // What the gang has got to and a later forming goes on from, in a measure of the program that grows: the step of a checkpoint that is
+  // written, say. Any rank may say it; it travels within seconds. A gang that gets farther than ever before may be lost, and fail, as often
+  // as GangOptions say from there on; one that never says it, as often over its whole life.
+  virtual void Reached(std::uint64_t milestone) = 0;
 };
 
 // Run once by every rank of each forming. Rank 0's bytes are the action's result. kUnavailable and what OnLost gave mean "a peer was lost":
-// the gang is formed anew; any other error is the program's own and counts as a failed attempt of the whole gang.
+// the gang is formed anew. Any other error is the program's own and counts as a failed attempt of the whole gang; so does kUnavailable
+// where no peer was lost, and then five attempts are made at least.
 using GangProgram = std::function<Result<std::string>(GangContext&)>;
 
 }  // namespace ropewalk::dag

@@ -22,8 +22,8 @@ class Session;
 struct GangOptions {
   std::uint64_t placement_timeout_ms = 5 * 60'000;  // how long it may wait for its slots before the job fails; 0: as long as it takes
   bool spread = false;                              // over as many machines as there are, else on as few as have room
-  std::uint32_t attempts_max = 3;   // formings that may end by an error of the program (a crash: two at least), then the job fails
-  std::uint32_t restarts_max = 20;  // formings in a row that may be lost within a minute, for reasons not the program's
+  std::uint32_t attempts_max = 3;   // formings that end by an error of the program (crashes: 2 at least) before the job fails, and
+  std::uint32_t restarts_max = 20;  // that may be lost for reasons not the program's: both since the gang got farther (Reached)
 };
 
 // Rank 0's bytes. `name` is for people. The program runs once on each rank of each forming and should begin where an earlier forming got

@@ -46,8 +46,8 @@ enum class StageOutput : std::uint8_t {
 struct GangStage {
   std::uint64_t placement_ms = 0;  // how long it may wait for its slots before the job fails; 0: as long as it takes
   bool spread = false;             // over as many machines as there are, else on as few as have room
-  std::uint32_t attempts_max = 3;  // formings that may end by an error of the program, then the job fails with it
-  std::uint32_t restarts_max = 0;  // formings in a row that may be lost soon after they began, for reasons that are not the program's
+  std::uint32_t attempts_max = 3;  // formings that end by an error of the program before the job fails with it, and
+  std::uint32_t restarts_max = 0;  // that may be lost for reasons that are not the program's: both since the gang got farther than ever
   friend bool operator==(const GangStage&, const GangStage&) = default;
 };
 inline constexpr std::uint32_t kGangRanksMax = 256;

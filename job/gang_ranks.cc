@@ -2,6 +2,7 @@
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <deque>
@@ -77,15 +78,20 @@ class GangRanks::Rank final : public dag::GangContext, public std::enable_shared
   void Report(std::string line) override {
     if (line.size() > kReportBytesMax) line.resize(kReportBytesMax);
     std::lock_guard lock(mutex_);
-    line_ = std::move(line);
+    said_.line = std::move(line);
+  }
+
+  void Reached(std::uint64_t milestone) override {
+    std::lock_guard lock(mutex_);
+    said_.reached = std::max(said_.reached, milestone);
   }
 
   // ---- from the other side ---------------------------------------------------------------------------------------------------------
 
   const TaskAttempt& id() const { return id_; }
-  std::string line() const {
+  Said said() const {
     std::lock_guard lock(mutex_);
-    return line_;
+    return said_;
   }
   void Gathered(std::uint64_t round, std::shared_ptr<const std::vector<std::string>> values) {
     std::lock_guard lock(mutex_);
@@ -142,7 +148,7 @@ class GangRanks::Rank final : public dag::GangContext, public std::enable_shared
   std::function<void(const Status&)> on_lost_;
   bool telling_ = false;
   std::thread::id teller_;
-  std::string line_;
+  Said said_;
 };
 
 void GangRanks::Impl::Tell(std::weak_ptr<Rank> rank) {
@@ -227,9 +233,9 @@ void GangRanks::LoseAll(const Status& status) {
 
 bool GangRanks::Has(const TaskAttempt& id) const { return impl_->Find(id) != nullptr; }
 
-std::string GangRanks::Line(const TaskAttempt& id) const {
+GangRanks::Said GangRanks::SaidBy(const TaskAttempt& id) const {
   std::shared_ptr<Rank> rank = impl_->Find(id);
-  return rank == nullptr ? "" : rank->line();
+  return rank == nullptr ? Said() : rank->said();
 }
 
 }  // namespace ropewalk::job

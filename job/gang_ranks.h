@@ -42,8 +42,13 @@ class GangRanks {
   void Lose(const TaskAttempt& id, const Status& status);
   void LoseAll(const Status& status);
   bool Has(const TaskAttempt& id) const;
-  // What the rank reported last; empty: nothing, or it is no rank.
-  std::string Line(const TaskAttempt& id) const;
+  struct Said {
+    std::string line;           // reported last; empty: nothing
+    std::uint64_t reached = 0;  // the farthest
+    friend bool operator==(const Said&, const Said&) = default;
+  };
+  // What the rank has said of itself; of an attempt that is no rank: nothing.
+  Said SaidBy(const TaskAttempt& id) const;
 
  private:
   class Rank;

@@ -80,6 +80,7 @@ class HubGang final : public dag::GangContext {
   Result<std::vector<std::string>> Exchange(std::string mine) override { return bench::Exchange(hub_, mine, ranks_); }
   void OnLost(std::function<void(const Status&)>) override {}
   void Report(std::string) override {}
+  void Reached(std::uint64_t) override {}
 
  private:
   int rank_, ranks_, hub_;

@@ -98,6 +98,9 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
     Post(scheduler::TaskFinished{executor, options.settings.job, id, std::move(result), counters});
   }
   void OnFailed(const TaskAttempt& id, Status status, task::TaskPlace place) override {
+    // How often a gang may fail is counted since it got farther; here progress is told for the bar only, if there is one.
+    if (const std::uint64_t reached = ranks.SaidBy(id).reached; reached > 0)
+      Post(scheduler::TasksProgressed{executor, {{id, {}, {}, reached}}});
     Post(scheduler::TaskFailed{executor, options.settings.job, id, std::move(status), place.split, place.offset, std::move(place.source)});
   }
   void OnFetchFailed(const TaskAttempt& id, dag::SegmentRef lost, Status status) override {
@@ -231,8 +234,11 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
     if (NowMs() < tell_progress_at) return;
     tell_progress_at = NowMs() + kProgressMs;
     scheduler::TasksProgressed progress{executor, {}};
-    for (const auto& [id, c] : runner->RunningTasks())
-      progress.tasks.push_back({id, {c.records_in, c.bytes_in, c.records_out, c.bytes_out, c.bytes_spilled}, ranks.Line(id)});
+    for (const auto& [id, c] : runner->RunningTasks()) {
+      GangRanks::Said said = ranks.SaidBy(id);
+      progress.tasks.push_back(
+          {id, {c.records_in, c.bytes_in, c.records_out, c.bytes_out, c.bytes_spilled}, std::move(said.line), said.reached});
+    }
     if (progress.tasks.empty()) return;
     lock.unlock();
     Post(std::move(progress));

@@ -150,20 +150,22 @@ struct ExecutorBackend::Impl final : task::TaskListener {
   // Tells, once a second, how far each running task is, where that has changed; of ranks always. Where there is nothing to tell it says
   // just that: an executor that falls silent is ended. The worker passes on what it is told with its heartbeat.
   [[noreturn]] void TellProgress() {
-    std::map<TaskAttempt, std::pair<task::TaskCounters, std::string>> told;
+    using Said = std::pair<task::TaskCounters, GangRanks::Said>;
+    std::map<TaskAttempt, Said> told;
     for (;;) {
       std::this_thread::sleep_for(kProgressEvery);
       EndIfSocketIsClosed();
       bool silent = true;
-      std::map<TaskAttempt, std::pair<task::TaskCounters, std::string>> now;
+      std::map<TaskAttempt, Said> now;
       for (const auto& [id, counters] : runner->RunningTasks()) {
-        const auto& said = now.emplace(id, std::pair(counters, ranks.Line(id))).first->second;
+        const auto& said = now.emplace(id, Said(counters, ranks.SaidBy(id))).first->second;
         auto before = told.find(id);
         if (before != told.end() && before->second == said && !ranks.Has(id)) continue;
         wire::FromExecutor message;
         dag::ToWire(id, message.mutable_progress()->mutable_id());
         ToWire(counters, message.mutable_progress()->mutable_counters());
-        message.mutable_progress()->set_line(said.second);
+        message.mutable_progress()->set_line(said.second.line);
+        message.mutable_progress()->set_reached(said.second.reached);
         Send(message);
         silent = false;
       }

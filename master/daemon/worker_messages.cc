@@ -82,7 +82,7 @@ void Master::OnHeartbeat(Session& session, const wire::Heartbeat& beat) {
     const ExecutorId executor{task.executor()};
     auto it = executors_.find(executor);
     if (it == executors_.end() || it->second.worker != session.worker) continue;
-    progress[executor].tasks.push_back({dag::FromWire(task.id()), FromWire(task.counters()), task.line()});
+    progress[executor].tasks.push_back({dag::FromWire(task.id()), FromWire(task.counters()), task.line(), task.reached()});
   }
   for (auto& [executor, event] : progress) {
     event.executor = executor;

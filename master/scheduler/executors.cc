@@ -142,7 +142,8 @@ void Scheduler::State::On(const ExecutorExited& event) {
   std::stable_sort(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.second && !b.second; });
   for (const auto& [task, crashed] : ranks) {
     // Memory is the program's business too: nobody else can mend it, and it is tried again as often as an error is. Where it may as well
-    // have been somebody's kill, that would end a healthy program after two of them: then it counts as the machine's, which is bounded too.
+    // have been somebody's kill, that would end a healthy program after two of them: then it counts as the machine's, which is bounded too,
+    // however long the memory lasts: only a gang that gets farther is formed anew without end (GangOver).
     const bool of_memory = code == Code::kResourceExhausted && event.reason.tag() != dag::kPerhapsOutOfMemoryTag;
     const bool of_program = (by_itself && crashed) || of_memory;
     Status status = event.reason;
@@ -152,7 +153,7 @@ void Scheduler::State::On(const ExecutorExited& event) {
                       "rank " + Number(task.task) + (by_itself ? " crashed (" + way + ")" : " was lost with its executor"), why,
                       event.reason.tag() == dag::kSocketClosedTag ? event.reason.fix() : "`ropewalk logs` shows its output");
     }
-    const GangEnd end = of_program ? GangEnd::kCrash : by_itself ? GangEnd::kPeer : GangEnd::kMachine;
+    const GangEnd end = of_program ? GangEnd::kCrash : by_itself ? GangEnd::kLost : GangEnd::kMachine;
     if (end == GangEnd::kMachine) WorkerFault(worker);
     RankOver(job, *FindStage(job, task.key), task.task, end, std::move(status));
   }
@@ -238,7 +239,7 @@ void Scheduler::State::ReleaseTasks(Executor& executor, const std::string& cause
     if (RunningTask task = LoseTask(job, attempt, cause); task.rank) ranks.push_back(std::move(task));
   for (const RunningTask& rank : ranks)
     RankOver(job, *FindStage(job, rank.key), rank.task, GangEnd::kMachine,
-             Status(Code::kUnavailable, "GANG02", "rank " + Number(rank.task) + " was lost", cause));
+             Status(Code::kUnavailable, dag::kRankLostTag, "rank " + Number(rank.task) + " was lost", cause));
 }
 
 RunningTask Scheduler::State::LoseTask(JobRun& job, std::uint32_t attempt, const std::string& cause) {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/job_name.h"
+#include "dag/failure_tags.h"
 #include "master/scheduler/state.h"
 
 namespace ropewalk::scheduler {
@@ -23,6 +24,8 @@ constexpr std::size_t kWorkersNamed = 8;  // in an error
 // What a program says is wrong it will say again, and a gang may ask to be believed at once. A crash or a lack of memory may have been
 // chance.
 constexpr std::uint32_t kCrashAttemptsMin = 2;
+// What was not available to a rank (a disk, a mount, the network between ranks that live) may be there again a little later.
+constexpr std::uint32_t kUnavailableAttemptsMin = 5;
 
 // "10.0.0.5:7078" -> "10.0.0.5"; "[::1]:7078" -> "::1"; this process -> the loopback.
 std::string HostOf(const std::string& data_address) {
@@ -36,6 +39,25 @@ std::string Words(const Status& status) {
   std::string words = status.what();
   if (!status.why().empty() && status.why() != status.what()) words += ": " + status.why();
   return words;
+}
+
+// The report tells of another rank only; one that tells of itself is the better reason.
+bool IsOfAPeer(const Status& status) { return status.tag() == dag::kRankLostTag || status.tag() == dag::kPeerLostTag; }
+
+std::string_view Name(GangEnd end) {
+  switch (end) {
+    case GangEnd::kPeer:
+      return "peer";
+    case GangEnd::kLost:
+      return "lost";
+    case GangEnd::kProgram:
+      return "program";
+    case GangEnd::kCrash:
+      return "crash";
+    case GangEnd::kMachine:
+      return "machine";
+  }
+  return "unknown";
 }
 
 std::string Seconds(std::uint64_t ms) {
@@ -206,6 +228,7 @@ void Scheduler::State::FormGang(JobRun& job, StageRun& run, GangRun& gang, const
   gang.attempts.assign(ranks, 0);
   gang.won.assign(ranks, 0);
   gang.machines.assign(ranks, "");
+  gang.reached = 0;
   gang.finished = 0;
   gang.value.clear();
   gang.round = 1;
@@ -303,7 +326,8 @@ void Scheduler::State::RankOver(JobRun& job, StageRun& run, std::uint32_t rank, 
     if (!job.running.contains(attempt)) attempt = 0;
   if (gang.phase == GangPhase::kWaiting) return;
   if (gang.phase == GangPhase::kRunning) return EndGang(job, run, end, std::move(reason), rank);
-  if (end > gang.end && !gang.stopped) {
+  const bool says_more = end == gang.end && end == GangEnd::kPeer && IsOfAPeer(gang.reason) && !reason.ok() && !IsOfAPeer(reason);
+  if ((end > gang.end || says_more) && !gang.stopped) {
     gang.end = end;
     gang.reason = std::move(reason);
     gang.blamed = rank;
@@ -328,9 +352,10 @@ void Scheduler::State::EndGang(JobRun& job, StageRun& run, GangEnd end, Status r
                .Num("rank", blamed)
                .Str("machine", gang.machines[blamed])
                .Str("cause", Words(gang.reason)));
-  const Status told(Code::kUnavailable, "GANG02",
-                    "rank " + Number(blamed) + " on machine " + gang.machines[blamed] +
-                        (end == GangEnd::kProgram || end == GangEnd::kCrash ? " failed" : " was lost"),
+  const char* how = end == GangEnd::kProgram || end == GangEnd::kCrash ? " failed"
+                    : end == GangEnd::kPeer                            ? " could not go on"
+                                                                       : " was lost";
+  const Status told(Code::kUnavailable, dag::kRankLostTag, "rank " + Number(blamed) + " on machine " + gang.machines[blamed] + how,
                     Words(gang.reason), "none needed: the gang is formed anew");
   if (!options.planted.keep_ranks_of_lost_gangs)
     for (std::uint32_t rank = 0; rank < gang.attempts.size(); ++rank)
@@ -339,7 +364,14 @@ void Scheduler::State::EndGang(JobRun& job, StageRun& run, GangEnd end, Status r
   GangOver(job, run, gang);
 }
 
-// When the last of its ranks is over: another forming, or the end of the job.
+// A rank has got so far, in a measure of the program.
+void Scheduler::State::GangReached(JobRun& job, const RunningTask& rank, std::uint64_t reached) {
+  GangRun& gang = job.gangs.at(rank.key);
+  gang.reached = std::max(gang.reached, reached);
+}
+
+// When the last of its ranks is over: another forming, or the end of the job. Both kinds of ends are bounded, unless the gang gets farther:
+// how long a forming held says nothing, since a failure that is sure to come may take its time.
 void Scheduler::State::GangOver(JobRun& job, StageRun& run, GangRun& gang) {
   if (std::any_of(gang.attempts.begin(), gang.attempts.end(), [](std::uint32_t attempt) { return attempt != 0; })) return;
   gang.phase = GangPhase::kWaiting;
@@ -351,30 +383,38 @@ void Scheduler::State::GangOver(JobRun& job, StageRun& run, GangRun& gang) {
   Log(job, EventLine("gang_over", now)
                .Num("stage", run.key.stage.value)
                .Num("epoch", gang.epoch)
-               .Str("end", gang.end == GangEnd::kProgram   ? "program"
-                           : gang.end == GangEnd::kCrash   ? "crash"
-                           : gang.end == GangEnd::kMachine ? "machine"
-                                                           : "peer"));
-  TimeMs delay = options.task_retry_delay_ms;
-  if (gang.end == GangEnd::kProgram || gang.end == GangEnd::kCrash) {
-    const std::uint32_t most = std::max(run.stage.gang->attempts_max, gang.end == GangEnd::kCrash ? kCrashAttemptsMin : 1);
-    if (++gang.failures >= most) {
-      std::string why = last.why();
-      if (gang.failures > 1) {
-        if (!why.empty()) why += "; ";
-        why += "the gang was formed " + Number(gang.failures) + " times and a rank failed each time";
-      }
-      return Doom(job, Status(last.code(), last.tag().empty() ? "TASK03" : last.tag(), rank + " failed: " + last.what(), why, last.fix()));
-    }
-  } else {
-    if (now - gang.formed_at >= options.gang_steady_ms) gang.restarts = 0;
-    if (++gang.restarts > run.stage.gang->restarts_max)
-      return Doom(job, Status(Code::kUnavailable, "GANG04",
-                              StageText(run.stage) + " was lost " + Number(gang.restarts) + " times in a row soon after it was formed",
-                              "the last time " + rank + " was lost: " + Words(last),
-                              "look at that machine; GangOptions::restarts_max allows more"));
-    delay = std::min(delay << std::min<std::uint32_t>(gang.restarts - 1, 10), kRestartDelayMaxMs);
+               .Num("reached", gang.reached)
+               .Str("end", Name(gang.end)));
+  if (gang.reached > gang.farthest) {
+    gang.farthest = gang.reached;
+    gang.failures = gang.restarts = 0;
   }
+  // All ranks have spoken for themselves and none was lost: what the one that spoke first could not get is its own failure.
+  const bool is_own = gang.end == GangEnd::kPeer && !gang.stopped;
+  std::uint32_t times = 0;
+  if (is_own || gang.end == GangEnd::kProgram || gang.end == GangEnd::kCrash) {
+    const std::uint32_t least = is_own ? kUnavailableAttemptsMin : gang.end == GangEnd::kCrash ? kCrashAttemptsMin : 1;
+    times = ++gang.failures;
+    if (times >= std::max(run.stage.gang->attempts_max, least)) {
+      std::string why = last.why();
+      if (times > 1) {
+        if (!why.empty()) why += "; ";
+        why += "the gang was formed " + Number(times) + " times and a rank failed each time";
+      }
+      const Code code = is_own ? Code::kUnavailable : last.code();  // nobody has cancelled the job
+      return Doom(job, Status(code, last.tag().empty() ? "TASK03" : last.tag(), rank + " failed: " + last.what(), why, last.fix()));
+    }
+    if (!is_own) times = 1;  // it has no need to wait for anything
+  } else {
+    times = ++gang.restarts;
+    if (times > run.stage.gang->restarts_max)
+      return Doom(job, Status(Code::kUnavailable, "GANG04",
+                              StageText(run.stage) + " was lost " + Number(times) + " times in a row and did not get farther meanwhile",
+                              "the last time " + rank + " was lost: " + Words(last),
+                              "look at that machine; GangOptions::restarts_max allows more; a program that keeps what it has got to "
+                              "(a checkpoint) says so by GangContext::Reached"));
+  }
+  const TimeMs delay = std::min(options.task_retry_delay_ms << std::min<std::uint32_t>(times - 1, 10), kRestartDelayMaxMs);
   gang.not_before = now + delay;
   Wake(gang.not_before);
 }

@@ -104,9 +104,9 @@ struct ExecutorReady {
   ExecutorId executor;
 };  // it said hello
 // The process is gone (or never came). `reason` tells whose fault: kUserError: it exited or crashed by itself (exit_code or signal says
-// how); kResourceExhausted: killed for memory; kUnavailable: it could not be started, or the worker ended it (SIGKILL and SIGTERM count as
-// that whatever the code, since user code does not do it to itself); kInvalid, kNotFound, kVersionSkew:
-// it can never start (a missing library, a damaged artifact).
+// how); kResourceExhausted: killed for memory, or perhaps for that (dag::kPerhapsOutOfMemoryTag: the worker cannot tell it from somebody's
+// kill); kUnavailable: it could not be started, or the worker ended it (SIGKILL and SIGTERM count as that whatever the code, since user
+// code does not do it to itself); kInvalid, kNotFound, kVersionSkew: it can never start (a missing library, a damaged artifact).
 struct ExecutorExited {
   ExecutorId executor;
   Status reason;
@@ -150,12 +150,13 @@ struct TaskFailed {
   std::uint64_t cursor_offset = 0;
   std::string source;
 };
-// How far running tasks are, now and then; only views show it. Replaced attempts are passed over.
+// How far running tasks are, now and then: for views, and what a rank has reached for its gang. Replaced attempts are passed over.
 struct TasksProgressed {
   struct One {
     TaskAttempt id;
     TaskCounters counters;
-    std::string line = {};  // what a rank says of itself
+    std::string line = {};      // what a rank says of itself
+    std::uint64_t reached = 0;  // and what its gang has got to (dag::GangContext::Reached)
   };
   ExecutorId executor;
   std::vector<One> tasks;
@@ -331,7 +332,6 @@ struct Options {
   CheckpointRule checkpoint;
   // A gang that lost a rank: how long the others may take to end before their executors are stopped.
   TimeMs gang_end_ms = 5'000;
-  TimeMs gang_steady_ms = 60'000;      // a forming that held so long is no sign of trouble: restarts are counted from 0 again
   TimeMs gang_spread_wait_ms = 2'000;  // how long a gang that is to be spread waits for executors that are still starting
   std::uint32_t gang_slots_min = 0;    // ranks that a worker takes though it has fewer slots: they share its processors
   bool outputs_durable = false;  // one process: what is computed is lost only with the job, so all lineage is cut when an action is done

@@ -171,13 +171,16 @@ struct StageRun {
 
 enum class GangPhase : std::uint8_t { kWaiting, kRunning, kEnding };
 // Why a forming ended; what stands later outweighs what stands earlier. A rank that says that it lost a peer may say so before the one that
-// failed, or whose machine is gone, is known. kProgram: it returned an error or threw; kCrash: it ended its process, or memory was short.
-enum class GangEnd : std::uint8_t { kPeer, kProgram, kCrash, kMachine };
+// failed, or whose machine is gone, is known. kLost: with its executor, which something else that ran there has ended; kProgram: it returned
+// an error or threw; kCrash: it ended its process, or memory was short.
+enum class GangEnd : std::uint8_t { kPeer, kLost, kProgram, kCrash, kMachine };
 
 struct GangRun {
   GangPhase phase = GangPhase::kWaiting;
-  std::uint32_t failures = 0;              // formings that ended by an error of the program
-  std::uint32_t restarts = 0;              // in a row, that were lost soon
+  // Of formings in a row, none of which got farther than all before it:
+  std::uint32_t failures = 0;              // ended by an error of the program
+  std::uint32_t restarts = 0;              // were lost
+  std::uint64_t farthest = 0;              // that any forming has reached, in this life of the master
   TimeMs waiting_since = 0;                // for slots; 0: it does not
   TimeMs asked_at = 0;                     // when it waited first, in this life of the master: its place among those that wait
   TimeMs not_before = 0;                   // after a loss
@@ -190,6 +193,7 @@ struct GangRun {
   std::vector<std::uint32_t> attempts;  // by rank; 0: it is over
   std::vector<std::uint32_t> won;       // by rank; 0: it has not ended well
   std::vector<std::string> machines;    // by rank
+  std::uint64_t reached = 0;            // what its ranks have said
   std::uint32_t finished = 0;
   std::string value;                          // rank 0's
   std::uint64_t round = 1;                    // of the exchange that goes on
@@ -412,6 +416,7 @@ struct Scheduler::State {
   bool HoldFor(JobRun& job, const StageRun& run, GangRun& gang);
   void ClaimFor(JobRun& job, const StageRun& run);
   void FormGang(JobRun& job, StageRun& run, GangRun& gang, const std::vector<ExecutorId>& places);
+  void GangReached(JobRun& job, const RunningTask& rank, std::uint64_t reached);
   void TendGangs(JobRun& job);
   void RankFinished(JobRun& job, StageRun& run, std::uint32_t rank, std::uint32_t attempt, std::string value);
   void RankOver(JobRun& job, StageRun& run, std::uint32_t rank, GangEnd end, Status reason);

@@ -76,9 +76,10 @@ void Scheduler::State::Release(JobRun& job, std::uint32_t attempt) {
 void Scheduler::State::Cancel(JobRun& job, std::uint32_t attempt) {
   const RunningTask task = job.running.at(attempt);
   if (task.rank)
-    return EndGang(job, job.stages.at(task.key), GangEnd::kMachine,
-                   Status(Code::kUnavailable, "GANG02", "rank " + Number(task.task) + " has to begin anew", "what it read has changed"),
-                   task.task);
+    return EndGang(
+        job, job.stages.at(task.key), GangEnd::kMachine,
+        Status(Code::kUnavailable, dag::kRankLostTag, "rank " + Number(task.task) + " has to begin anew", "what it read has changed"),
+        task.task);
   Out(CancelTask{task.executor, job.id, {task.key.stage, task.task, attempt}});
   Log(job, TaskLine("task_cancelled", now, {task.key.stage, task.task, attempt}, task.executor));
   Release(job, attempt);
@@ -331,6 +332,7 @@ void Scheduler::State::On(const TasksProgressed& event) {
     if (RunningTask* task = Registered(*job, event.executor, one.id)) {
       task->counters = one.counters;
       if (!one.line.empty()) task->line = one.line;
+      if (task->rank) GangReached(*job, *task, one.reached);
       Changed(*job);
     }
 }

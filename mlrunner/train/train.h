@@ -36,7 +36,7 @@ struct TrainOptions {
   std::uint64_t whole_bytes_max = 64ull << 20;   // each rank keeps a dataset of so many bytes whole; of a larger one its share of an epoch
   std::uint64_t placement_timeout_ms = 300'000;  // how long the ranks may wait for their slots; 0: as long as it takes
   bool spread = false;                           // over as many machines as there are, else on as few as have room
-  std::uint32_t restarts_max = 20;               // times in a row that ranks may be lost soon after they began
+  std::uint32_t restarts_max = 20;               // times in a row, without a checkpoint between, that ranks may be lost
 };
 
 // All numbers of one parameter, row-major.

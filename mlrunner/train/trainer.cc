@@ -493,6 +493,7 @@ class Rank {
     }
     if (!saved.left.ok()) Warn(fmt::format("{} ({})", saved.left.what(), saved.left.why()));
     saved_ = steps;
+    gang_.Reached(static_cast<std::uint64_t>(steps));
     return {};
   }
 

@@ -67,6 +67,14 @@ TEST(ClusterGang, AKilledWorkerFreesTheOthersAndTheGangIsFormedAnew) {
   EXPECT_EQ(client->out(), "epoch 1, 3 ranks, sum 3\n");
 }
 
+// What a rank has reached comes to the master, else the second crash were the end.
+TEST(ClusterGang, AGangThatGetsFartherMayCrashAgain) {
+  GangCluster cluster({.workers = 2, .slots = 1});
+  auto [client, job] = cluster.Start("far", 2);
+  EXPECT_EQ(client->Wait(120'000), 0) << client->err();
+  EXPECT_EQ(client->out(), "epoch 2, 2 ranks, sum 1\n");
+}
+
 TEST(ClusterGang, ARestartedMasterFormsItAnewUnderANumberOfItsOwn) {
   GangCluster cluster({.workers = 2, .slots = 1});
   auto [client, job] = cluster.Start("hold", 2);

@@ -86,7 +86,7 @@ inline Status HoldUntilLost(const std::string& mode, GangContext& gang) {
 }
 
 // `hold`: the first forming waits until it is lost. `stuck`: rank 0 of it does not even look. `throw`: rank 1 of every one throws.
-// `segv`: it crashes.
+// `segv`: it crashes. `far`: it crashes in two formings, each of which has got farther.
 inline Result<std::string> Rank(const std::string& mode, GangContext& gang) {
   ASSIGN_OR_RETURN(int sum, RingSum(gang));
   if (mode.starts_with("throw") && gang.rank() == 1) throw std::runtime_error("loss is not a number");
@@ -96,7 +96,13 @@ inline Result<std::string> Rank(const std::string& mode, GangContext& gang) {
     PutMark(mode, "ready", gang, std::to_string(getpid()));
     for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
   }
-  if (gang.epoch() == 0 && !mode.starts_with("meet")) return HoldUntilLost(mode, gang);
+  if (mode.starts_with("far") && gang.epoch() < 2) {
+    gang.Reached(gang.epoch() + 1);
+    std::this_thread::sleep_for(std::chrono::seconds(6));  // it is told each second, and that with the heartbeat
+    if (gang.rank() == 1) std::abort();
+    return gang.Exchange("").status();
+  }
+  if (gang.epoch() == 0 && !mode.starts_with("meet") && !mode.starts_with("far")) return HoldUntilLost(mode, gang);
   return "epoch " + std::to_string(gang.epoch()) + ", " + std::to_string(gang.ranks()) + " ranks, sum " + std::to_string(sum);
 }
 
@@ -106,6 +112,7 @@ inline int RunGangJob(int argc, char** argv) {
   const std::string mode = argv[2];
   GangOptions options;
   options.placement_timeout_ms = std::strtoull(argv[4], nullptr, 10);
+  if (mode.starts_with("far")) options.attempts_max = 1;
   Result<std::string> result =
       RunGang(job, mode, static_cast<std::uint32_t>(std::atoi(argv[3])), [mode](GangContext& gang) { return Rank(mode, gang); }, options);
   if (!result.ok()) job.context().Fail(result.status());

@@ -156,6 +156,21 @@ TEST_F(GangEmbedded, AProgramThatAlwaysFailsEndsTheJobWithItsMessage) {
   EXPECT_EQ(result.status().fix(), "mend it");
 }
 
+// Two errors in a row would be one too many.
+TEST_F(GangEmbedded, AGangThatGetsFartherIsGivenItsTriesAnew) {
+  dag::Session job = Start(2);
+  Result<std::string> result = dag::RunGang(job, "farther", 2,
+                                            [&](GangContext& gang) -> Result<std::string> {
+                                              if (gang.epoch() == 2) return std::to_string(gang.epoch());
+                                              gang.Reached(gang.epoch() + 1);
+                                              gang.Reached(0);  // is no news
+                                              return Status(Code::kUserError, "MY01", "not yet");
+                                            },
+                                            {.attempts_max = 2});
+  ASSERT_TRUE(result.ok()) << result.status().ToString();
+  EXPECT_EQ(*result, "2");
+}
+
 TEST_F(GangEmbedded, AnInterruptFreesRanksThatWait) {
   dag::Session job = Start(2);
   std::atomic<int> waiting{0};

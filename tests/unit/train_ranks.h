@@ -121,8 +121,10 @@ class ThreadGang final : public dag::GangContext {
   Result<std::vector<std::string>> Exchange(std::string mine) override { return hall_->Exchange(rank_, std::move(mine)); }
   void OnLost(std::function<void(const Status&)> lost) override { on_lost = std::move(lost); }
   void Report(std::string line) override { lines.push_back(std::move(line)); }
+  void Reached(std::uint64_t milestone) override { milestones.push_back(milestone); }
 
   std::vector<std::string> lines;
+  std::vector<std::uint64_t> milestones;
   std::function<void(const Status&)> on_lost;  // what the program gave, as of now
 
  private:
@@ -189,6 +191,7 @@ struct RankResult {
   std::vector<double> losses;  // of each step
   std::vector<RanOp> times;    // of the last step
   std::vector<std::string> lines;
+  std::vector<std::uint64_t> milestones;
 };
 
 enum class Sums { kInMemory, kNone, kSharedMemory, kTcp };  // the last two: the real communicator
@@ -237,6 +240,7 @@ inline std::vector<RankResult> TrainOnThreads(const TrainJob& job, std::int32_t 
         bytes = Status(Code::kUserError, "TEST01", error.what());
       }
       result.lines = gang.lines;
+      result.milestones = gang.milestones;
       EXPECT_FALSE(gang.on_lost) << "a function is left that points to what is gone";
       if (!bytes.ok()) {
         result.status = bytes.status();

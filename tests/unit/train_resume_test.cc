@@ -127,6 +127,14 @@ TEST_F(Resume, MomentsAndPositionMatter) {
   }
 }
 
+// What a gang is formed anew for is counted from the newest checkpoint on. The rank that saves says so.
+TEST_F(Resume, TheGangHearsOfEachCheckpoint) {
+  auto ranks = TrainOnThreads(Job(20, {Checkpoints(), "checkpoint.every_steps=8"}), 2);
+  ASSERT_TRUE(ranks[0].status.ok()) << ranks[0].status.ToString();
+  EXPECT_EQ(ranks[0].milestones, (std::vector<std::uint64_t>{8, 16, 20}));
+  EXPECT_TRUE(ranks[1].milestones.empty());
+}
+
 TEST_F(Resume, ACheckpointOfAnotherJobIsRefused) {
   TrainOnThreads(Job(5, {Checkpoints()}), 1);
   struct Case {

@@ -174,6 +174,7 @@ int ExecutorMain(int argc, char** argv) {
         report.mutable_progress()->mutable_counters()->set_records_in(7);
         report.mutable_progress()->mutable_counters()->set_bytes_in(1000 + id.attempt);
         report.mutable_progress()->set_line(std::string(1000, 'l'));
+        report.mutable_progress()->set_reached(12);
         break;
       case kMeets:  // for itself, and for an attempt that nobody has ordered
       case kMeetsWithTooMuch:
@@ -778,6 +779,7 @@ TEST_F(WorkerDaemonTest, ProgressOfRunningTasksRidesOnHeartbeats) {
   EXPECT_EQ(seen.counters().records_in(), 7u);
   EXPECT_EQ(seen.counters().bytes_in(), 1001u);
   EXPECT_EQ(seen.line(), std::string(200, 'l')) << "a line is bounded";
+  EXPECT_EQ(seen.reached(), 12u);
   EXPECT_TRUE(master_->WaitForBeat([](const wire::Heartbeat& b) { return b.progress_size() == 0; })) << "told once";
 }
 

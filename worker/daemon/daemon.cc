@@ -304,6 +304,7 @@ void Daemon::Beat() {
       const task::TaskCounters& c = said.counters;
       wire::TaskProgress* progress = beat->add_progress();
       progress->set_line(std::move(said.line));
+      progress->set_reached(said.reached);
       progress->set_executor(id.value);
       dag::ToWire(id_of_task, progress->mutable_id());
       wire::TaskCounters* counters = progress->mutable_counters();

@@ -69,7 +69,8 @@ Result<ExecutorChecks::Verdict> ExecutorChecks::OnMessage(const std::string& pay
       const wire::TaskCounters& c = message.progress().counters();
       if (knows(id))
         progress_[id] = {{c.records_in(), c.bytes_in(), c.records_out(), c.bytes_out(), c.bytes_spilled()},
-                         message.progress().line().substr(0, kLineBytesMax)};
+                         message.progress().line().substr(0, kLineBytesMax),
+                         message.progress().reached()};
       return Verdict::kDrop;
     }
     case wire::FromExecutor::kGangExchange:

@@ -33,6 +33,7 @@ class ExecutorChecks {
   struct Progress {
     task::TaskCounters counters;
     std::string line;
+    std::uint64_t reached = 0;
   };
   // What running tasks have said of themselves since the last call.
   std::map<TaskAttempt, Progress> TakeProgress() { return std::exchange(progress_, {}); }
