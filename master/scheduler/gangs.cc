@@ -95,6 +95,7 @@ void Scheduler::State::GangReady(JobRun& job, const StageRun& run) {
   if (options.outputs_durable && run.stage.tasks > room) return Doom(job, Unplaced(job, run));  // in one process no other machine will come
   gang.waiting_since = now;
   gang.spread_wait = false;
+  Log(job, EventLine("gang_waits", now).Num("stage", run.key.stage.value).Num("ranks", run.stage.tasks));
   if (run.stage.gang->placement_ms > 0) Wake(now + static_cast<TimeMs>(run.stage.gang->placement_ms));
 }
 

@@ -39,6 +39,8 @@ inline bool Merge(Lineage* into, const Lineage& from) {
 
 enum class Temper { kHonest, kRandomContent, kThrows, kThrowsOnce, kCrashes };
 
+inline constexpr std::uint64_t kPatienceMsMin = 40'000;  // of a gang that fits and does not wait for ever
+
 struct MainStep {
   enum Kind { kOnce, kSubmit, kWait } kind;
   std::uint64_t sequence = 0;  // kSubmit, kWait
@@ -61,9 +63,11 @@ struct ModelJob {
   std::size_t tasks = 0;                  // distinct ones
 
   static ModelJob Draw(Random& random, std::string key);
-  // Some of its results are made by gangs of at most `ranks_max`.
-  void AddGangs(Random& random, std::uint32_t ranks_max);
+  // Some of its results are made by gangs of at most `ranks_max`, a few of them by one of more ranks than the `slots` that there are.
+  void AddGangs(Random& random, std::uint32_t ranks_max, std::uint32_t slots);
   bool has_gangs = false;
+  std::set<std::uint64_t> large_values;  // gangs whose value is too large for the journal before it is published
+  std::set<std::uint64_t> too_many;      // gangs that never fit
 
   // What the task makes of `inputs`. Null: they are a mix.
   std::shared_ptr<const Content> Make(std::uint64_t stage, std::uint32_t task, std::uint32_t attempt,
@@ -274,13 +278,22 @@ inline ModelJob ModelJob::Draw(Random& random, std::string key) {
   return job;
 }
 
-inline void ModelJob::AddGangs(Random& random, std::uint32_t ranks_max) {
+inline void ModelJob::AddGangs(Random& random, std::uint32_t ranks_max, std::uint32_t slots) {
   for (dag::ActionPlan& plan : plans) {
     dag::Stage& stage = plan.stages.back();
     if (stage.output != dag::StageOutput::kResult || !random.OneIn(2)) continue;
     has_gangs = true;
     stage.tasks = 1 + static_cast<std::uint32_t>(random.Below(ranks_max));
     stage.gang = dag::GangStage{.placement_ms = 0, .spread = random.OneIn(2), .attempts_max = 3, .restarts_max = 1000};
+    // Drawn apart, so that the other draws of a seed stay what they were. Who fits has more time than all others together take.
+    Random apart(HashCombine(HashCombine(seed, 8), stage.id.value));
+    if (apart.OneIn(2)) stage.gang->placement_ms = apart.Between(kPatienceMsMin, 2 * kPatienceMsMin);
+    if (apart.OneIn(3)) large_values.insert(stage.id.value);
+    if (apart.OneIn(12)) {
+      too_many.insert(stage.id.value);
+      stage.tasks = slots + 1 + static_cast<std::uint32_t>(apart.Below(3));
+      stage.gang->placement_ms = apart.Between(100, 8'000);
+    }
     tasks += stage.tasks;
     tasks -= stages.at(stage.id.value).tasks;
     stages[stage.id.value] = stage;

@@ -22,6 +22,16 @@ std::string Text(const TaskAttempt& id) {
 Status Machine(const char* what) { return Status(Code::kUnavailable, "SIM01", what); }
 
 constexpr TimeUs kSecond = 1'000'000;
+// A gang that fits is formed in this time at the latest when no worker is missing: whatever else runs here ends sooner.
+constexpr TimeUs kFormedBy = 25 * kSecond;
+constexpr TimeUs kPlacementSlack = kSecond;
+
+std::uint64_t NumberIn(const std::string& json, const char* key) {
+  const std::string name = std::string("\"") + key + "\":";
+  return std::stoull(json.substr(json.find(name) + name.size()));
+}
+// As the scheduler names it to people.
+std::string Words(StageId stage) { return "the gang stage s" + std::to_string(stage.value) + " ("; }
 
 }  // namespace
 
@@ -48,7 +58,7 @@ World::World(WorldOptions options) : options_(options), random_(Random::ForPurpo
   }
   std::size_t jobs = 1 + random_.Below(4);
   for (std::size_t i = 0; i < jobs; ++i) clients_.emplace_back().model = ModelJob::Draw(random_, "key" + std::to_string(i));
-  // Gangs come from a stream of their own. Each of them fits when all workers are here.
+  // Gangs come from a stream of their own. Each of them fits when all workers are here, but for the few that are too large on purpose.
   Random gangs = Stream(8);
   core_options_.gang_end_ms = gangs.OneIn(2) ? 1000 : 5000;
   std::uint32_t all = 0, least = ~0u;
@@ -57,7 +67,7 @@ World::World(WorldOptions options) : options_(options), random_(Random::ForPurpo
     least = std::min(least, worker.slots);
   }
   for (Client& client : clients_)
-    if (gangs.OneIn(2)) client.model.AddGangs(gangs, client.model.executors_max == 0 ? all : least);
+    if (gangs.OneIn(2)) client.model.AddGangs(gangs, client.model.executors_max == 0 ? all : least, all);
 }
 
 Outcome World::Run() {
@@ -284,14 +294,47 @@ void World::CarryOut(SchedulerAction& action) {
   } else if (auto* line = std::get_if<LogEvent>(&action)) {
     Mark("event " + line->kind);
     if (line->kind == "started_over") ++seen_[line->job].starts_over;
+    if (line->kind == "gang_waits")
+      NoteWaiting(line->job, StageId{NumberIn(line->json, "stage")}, static_cast<TimeUs>(NumberIn(line->json, "t_ms")) * 1000);
     if (line->kind == "gang_lost") {
-      const auto epoch = static_cast<std::uint32_t>(std::stoul(line->json.substr(line->json.find("\"epoch\":") + 8)));
+      const auto epoch = static_cast<std::uint32_t>(NumberIn(line->json, "epoch"));
       queue_.After(kSecond, [this, job = line->job, epoch, life = epoch_] {
         if (life == epoch_) CheckRanksAreTold(job, epoch);
       });
     }
     Trace(line->json);
   }
+}
+
+// A gang whose time for its placement is over does not wait any longer.
+void World::NoteWaiting(JobId job, StageId stage, TimeUs since) {
+  seen_[job].waits[stage] = since;
+  const Client* client = ClientOf(job);
+  const std::uint64_t placement_ms = client == nullptr ? 0 : client->model.stages.at(stage.value).gang->placement_ms;
+  if (placement_ms == 0) return;
+  queue_.At(since + static_cast<TimeUs>(placement_ms) * 1000 + kPlacementSlack, [this, job, stage, since, life = epoch_] {
+    if (life != epoch_ || core_ == nullptr || seen_[job].waits.at(stage) != since) return;
+    const auto view = core_->Job(job);
+    if (!view) return;
+    for (const std::string& reason : view->pending_reasons)
+      if (reason.starts_with(Words(stage)) && reason.find("waits for") != std::string::npos)
+        return Violation("a gang waits for longer than it may: " + reason);
+  });
+}
+
+// Whether the gang that could not be placed had its time, and was not placeable: it is too large, or workers were missing.
+bool World::IsPlacementOver(const ModelJob& model, const Seen& seen, const Status& status) {
+  for (const auto& [stage, since] : seen.waits) {
+    if (status.what().find(Words(stage)) == std::string::npos) continue;
+    const auto placement = static_cast<TimeUs>(model.stages.at(stage.value).gang->placement_ms) * 1000;
+    if (placement == 0 || queue_.now() < since + placement) return false;
+    if (model.too_many.contains(stage.value)) return true;
+    Mark("gang not placed for want of workers");
+    for (const Worker& worker : workers_)
+      if (!worker.connected || worker.draining) return true;
+    return queue_.now() < whole_since_ + kFormedBy;
+  }
+  return false;
 }
 
 void World::CrashMaster() {
@@ -370,6 +413,7 @@ void World::Compact() {
 void World::Register(Worker& worker) {
   if (!worker.up || worker.connected || core_ == nullptr) return;
   worker.connected = true;
+  whole_since_ = queue_.now();
   worker.id = WorkerId{next_worker_++};
   WorkerRegistered event;
   event.worker = worker.id;
@@ -566,8 +610,10 @@ void World::ReadInputs(std::size_t index, ExecutorId id, TaskAttempt attempt) {
   if (bad && (model.temper == Temper::kThrows || (model.temper == Temper::kThrowsOnce && attempt.attempt % 2 == 1)))
     return fail(TaskFailed{id, job, attempt, Status(Code::kUserError, "USER", "the lambda threw"), attempt.task, 42, "file"});
   if (bad && model.temper == Temper::kCrashes) return KillExecutor(worker, id, 11, random_.OneIn(2) ? &attempt : nullptr);
-  if (task.gang && options_.faults && queue_.now() < faults_end_ && random_.OneIn(50))
+  if (task.gang && options_.faults && queue_.now() < faults_end_ && random_.OneIn(50)) {
+    ++seen_[job].complaints;
     return fail(TaskFailed{id, job, attempt, Machine("a peer does not answer"), 0, 0, ""});
+  }
   if (!task.gang && options_.faults && queue_.now() < faults_end_ && random_.OneIn(50))
     return fail(TaskFailed{id, job, attempt, Status(Code::kResourceExhausted, "MEM", "no memory"), 0, 0, ""});
   for (const dag::TaskInput& input : task.inputs) {
@@ -611,6 +657,8 @@ void World::Meet(std::size_t index, ExecutorId id, TaskAttempt attempt) {
   if (task.told) return;
   if (task.round < executor->model->seed % 4) {
     ++task.round;
+    // What a gang has got to does not grow with its formings: one that always fails must not go on for ever.
+    if (executor->model->seed % 3 == 0) Tell(worker, TasksProgressed{id, {{attempt, {}, "", task.round}}});
     Tell(worker,
          GangExchanged{id, executor->job, attempt, task.gang->epoch, task.round, Said(task.gang->epoch, task.gang->rank, task.round)});
     return;
@@ -676,6 +724,10 @@ void World::FinishTask(std::size_t index, ExecutorId id, TaskAttempt attempt) {
     } else {
       seen.contents[content->hash] = content;
       event.result.value = Bytes(content->hash);
+      if (task.gang && task.gang->rank == 0 && model.large_values.contains(attempt.stage.value)) {
+        Mark("large gang value");
+        event.result.value.append(65 << 10, '.');
+      }
     }
     if (stage.output == dag::StageOutput::kCommit) {
       std::vector<std::string> winners;
@@ -810,6 +862,7 @@ void World::CheckFinish(const FinishJob& finish) {
     if (model.temper == Temper::kThrows || model.temper == Temper::kCrashes) {
       if (model.tasks > 0) Violation("a job whose task always fails succeeded");
     }
+    if (!model.too_many.empty()) Violation("a job succeeded of which a gang has more ranks than there are slots");
     for (const dag::ActionPlan& plan : model.plans) {
       if (!seen.values.contains(plan.sequence)) Violation("a job succeeded without the result of action " + std::to_string(plan.sequence));
       const dag::Stage& last = plan.stages.back();
@@ -823,7 +876,9 @@ void World::CheckFinish(const FinishJob& finish) {
                (!model.random_stages.empty() && (status.tag() == "DET01" || status.tag() == "DET02")) ||
                (model.temper == Temper::kThrows && status.tag() == "USER") ||
                (model.temper == Temper::kCrashes && (status.tag() == "TASK04" || (model.has_gangs && status.tag() == "GANG03"))) ||
-               (model.temper == Temper::kThrowsOnce && status.tag() == "USER");
+               (model.temper == Temper::kThrowsOnce && status.tag() == "USER") ||
+               (status.tag() == "GANG01" && IsPlacementOver(model, seen, status)) ||
+               (status.tag() == "SIM01" && seen.complaints >= 5);  // as often as what is not available is tried again
   if (!legal) Violation("a job failed without a legal reason: " + status.ToString());
 }
 

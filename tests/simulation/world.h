@@ -116,6 +116,8 @@ class World {
     std::map<std::uint32_t, std::vector<dag::SegmentRef>> reads;        // by attempt
     std::set<std::pair<std::uint32_t, std::uint32_t>> ranks;            // forming, rank
     std::set<StageId> gangs;                                            // that were formed
+    std::map<StageId, TimeUs> waits;                                    // gangs, since when
+    std::uint64_t complaints = 0;                                       // of ranks that met no lost peer
     std::map<std::uint32_t, TimeUs> ordered_ms;                         // by attempt: when the master decided to start it
     std::map<std::pair<std::string, SegmentId>, TimeUs> unanswered_ms;  // since when nobody who began later has read it
   };
@@ -152,6 +154,8 @@ class World {
   void EndRank(Worker& worker, Executor& executor, const scheduler::EndRank& order);
   void CheckFormings(const std::vector<SchedulerAction>& actions);
   void CheckRanksAreTold(JobId job, std::uint32_t epoch);
+  void NoteWaiting(JobId job, StageId stage, TimeUs since);
+  bool IsPlacementOver(const ModelJob& model, const Seen& seen, const Status& status);
   void Published(Executor& executor, const scheduler::PublishAction& action);
 
   // Clients, faults, oracles.
@@ -174,6 +178,7 @@ class World {
   sim::EventQueue queue_;
   Outcome outcome_;
   TimeUs faults_end_ = 0;
+  TimeUs whole_since_ = 0;  // all workers are connected and take tasks
 
   std::unique_ptr<scheduler::Scheduler> core_;  // null: the master is down
   scheduler::Options core_options_;
