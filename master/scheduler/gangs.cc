@@ -201,8 +201,8 @@ bool Scheduler::State::HoldFor(JobRun& job, const StageRun& run, GangRun& gang) 
   return true;
 }
 
-// It would fit, but for the gangs that run: what these give back is not for gangs that asked later. No more slots stay idle for that than it
-// has ranks, since it holds them when there are as many; and a gang that would not fit in any case stops nobody.
+// It would fit, but for the gangs that run: what these give back is not for gangs that asked later. No more slots stay idle for that than
+// it has ranks, since it holds them when there are as many; and a gang that would not fit in any case stops nobody.
 void Scheduler::State::ClaimFor(JobRun& job, const StageRun& run) {
   const std::vector<Executor*> list = GangExecutors(job, run);
   std::uint64_t room = 0;

@@ -171,8 +171,8 @@ struct StageRun {
 
 enum class GangPhase : std::uint8_t { kWaiting, kRunning, kEnding };
 // Why a forming ended; what stands later outweighs what stands earlier. A rank that says that it lost a peer may say so before the one that
-// failed, or whose machine is gone, is known. kLost: with its executor, which something else that ran there has ended; kProgram: it returned
-// an error or threw; kCrash: it ended its process, or memory was short.
+// failed, or whose machine is gone, is known. kLost: with its executor, which something else that ran there has ended; kProgram: it
+// returned an error or threw; kCrash: it ended its process, or memory was short.
 enum class GangEnd : std::uint8_t { kPeer, kLost, kProgram, kCrash, kMachine };
 
 struct GangRun {

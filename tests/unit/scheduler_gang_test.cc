@@ -98,8 +98,8 @@ class Gang : public testing::Test {
   void Say(const RunTask& rank, std::uint64_t round, const std::string& bytes) {
     p.Do(GangExchanged{rank.executor, rank.job, rank.id, rank.gang->epoch, round, bytes});
   }
-  // A gang of two whose rank t reads task t of stage 1. All its ranks end well, rank 0 with `value`, while the second run by which stage 1 is
-  // verified goes on: its action is complete, and not published before that has ended.
+  // A gang of two whose rank t reads task t of stage 1. All its ranks end well, rank 0 with `value`, while the second run by which stage 1
+  // is verified goes on: its action is complete, and not published before that has ended.
   JobId EndBeforeTheVerdict(const std::string& value) {
     p.AddWorker(1, 3);
     dag::Stage gang = GangStage(9, 2);
