@@ -142,7 +142,7 @@ TEST_F(TrainRanks, AsManyRanksAsABatchHasSamplesAndMore) {
 TEST_F(TrainRanks, ARankThatIsLateIsNamedWhenTheJobsTimeIsOver) {
   auto results = TrainOnThreads(JobOf(Gpt("f32", 6, {"train.timeout=1"})), 2,
                                 {.sums = testing::Sums::kSharedMemory, .on_step = [](testing::ThreadGang& gang, std::int64_t step) {
-                                   if (gang.rank() == 1 && step == 3) std::this_thread::sleep_for(std::chrono::seconds(8));
+                                   if (gang.rank() == 1 && step == 3) std::this_thread::sleep_for(std::chrono::seconds(4));
                                  }});
   EXPECT_EQ(results[0].status.tag(), "COLL28") << results[0].status.ToString();
   EXPECT_NE(results[0].status.what().find("rank 1 is waited for: rank 0 has been at "), std::string::npos) << results[0].status.ToString();
