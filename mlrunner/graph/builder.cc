@@ -251,7 +251,7 @@ Value Builder::Number(double value, Dtype dtype, Location where) {
 
 Builder::Body Builder::BuildBody(const std::vector<TensorType>& types,
                                  const std::function<std::vector<Value>(Builder&, const std::vector<Value>&)>& write, Location where) {
-  Builder inner;
+  Builder& inner = *bodies_.emplace_back(std::make_unique<Builder>());
   inner.parent_ = this;
   inner.custom_gradients_ = custom_gradients_;
   inner.graph_.symbols = graph_.symbols;
@@ -266,6 +266,7 @@ Builder::Body Builder::BuildBody(const std::vector<TensorType>& types,
   Builder* around = std::exchange(open_body_, &inner);
   std::vector<Value> outputs = write(inner, parameters);
   open_body_ = around;
+  inner.is_written_ = true;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     // A body may give back what it was given, or a value from around it.
     outputs[i] = inner.Own(outputs[i], where);
@@ -280,7 +281,7 @@ Builder::Body Builder::BuildBody(const std::vector<TensorType>& types,
   if (!inner.failure_.ok()) return {};
   Body body;
   for (const auto& [outer, value] : inner.captured_) body.captures.push_back({this, outer});
-  body.graph = std::make_shared<const Graph>(std::move(inner.graph_));
+  body.graph = std::make_shared<const Graph>(inner.graph_);  // a copy: who still holds a value of it may ask for its type
   return body;
 }
 

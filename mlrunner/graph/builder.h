@@ -147,6 +147,8 @@ class Builder {
                  Location where = {});
   // The builder of the body that is being written now, of this builder or of a body of it; this one where none is.
   Builder& Innermost() { return open_body_ == nullptr ? *this : open_body_->Innermost(); }
+  // This one, or of a body that has been written the nearest around it that has not: what is made of its values belongs nowhere else.
+  Builder& Living() { return is_written_ ? parent_->Living() : *this; }
   // Copies the ops of a body here; gives its outputs.
   std::vector<Value> Inline(const Graph& body, const std::vector<Value>& arguments);
 
@@ -193,6 +195,9 @@ class Builder {
   Graph graph_;
   Builder* parent_ = nullptr;
   Builder* open_body_ = nullptr;
+  bool is_written_ = false;  // of a body
+  // Of bodies that have been written: a value of one is told by its builder, whose place no other one may have.
+  std::vector<std::unique_ptr<Builder>> bodies_;
   std::vector<std::pair<ValueId, Value>> captured_;  // parent's value -> ours
   Status failure_;
   Scope scope_;

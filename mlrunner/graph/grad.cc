@@ -139,7 +139,8 @@ std::vector<Gradient> Grad(const std::vector<Value>& of, const std::vector<Gradi
   for (const auto* list : {&of, &with}) {
     for (const Value& value : *list) {
       if (!value.valid()) return none;
-      if (b == nullptr || value.builder->depth() > b->depth()) b = value.builder;
+      Builder& its = value.builder->Living();
+      if (b == nullptr || its.depth() > b->depth()) b = &its;
     }
   }
   Backward backward(*b, with);

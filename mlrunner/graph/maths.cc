@@ -9,9 +9,12 @@
 namespace ropewalk::mlrunner {
 namespace {
 
-// The innermost builder among the values: an op that uses a value of a body belongs to that body.
+// The innermost builder among the values: an op that uses a value of a body belongs to that body. (It refuses one of a body that has been
+// written.)
 Builder* Inner(Builder* found, const Value& value) {
-  return value.valid() && (found == nullptr || value.builder->depth() > found->depth()) ? value.builder : found;
+  if (!value.valid()) return found;
+  Builder& its = value.builder->Living();
+  return found == nullptr || its.depth() > found->depth() ? &its : found;
 }
 Builder* BuilderOf(std::initializer_list<const Arg*> args) {
   Builder* found = nullptr;
@@ -258,7 +261,7 @@ Vars While(Builder& b, Vars init, std::int64_t bound, const std::function<Value(
 }
 
 Vars Cond(Value condition, const std::function<Vars(Builder&)>& then, const std::function<Vars(Builder&)>& otherwise, Location where) {
-  if (condition.valid()) return Cond(condition.builder->Innermost(), condition, then, otherwise, where);
+  if (condition.valid()) return Cond(condition.builder->Living().Innermost(), condition, then, otherwise, where);
   // Nobody owns it. The branches are written all the same: they say how many values are to be given back.
   Builder nobody;
   return Cond(nobody, condition, then, otherwise, where);

@@ -212,7 +212,9 @@ Status ReduceSum(RefCall& c) {
   return {};
 }
 Status ReduceMax(RefCall& c) {
-  std::fill(c.out[0].data.begin(), c.out[0].data.end(), -HUGE_VAL);
+  // Of nothing it is the least that the type has: no flag, then, and for integers RoundTo() makes their least of it.
+  const bool is_flag = c.graph.value(c.op.outputs[0]).type.dtype == Dtype::kBool;
+  std::fill(c.out[0].data.begin(), c.out[0].data.end(), is_flag ? 0 : -HUGE_VAL);
   Reduce(c, [&](std::int64_t to, double x) { c.out[0].data[to] = std::isnan(x) ? x : std::max(c.out[0].data[to], x); });
   return {};
 }

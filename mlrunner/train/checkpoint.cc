@@ -122,6 +122,14 @@ void SetAside(storage::FileSystem& files, const std::string& folder, const std::
   }
 }
 
+// A whole checkpoint that this run has not written.
+bool IsOfAnotherTraining(storage::FileSystem& files, const std::string& path, std::uint64_t run) {
+  storage::FileFacts facts;
+  if (files.Look(path, &facts) != 0) return false;
+  const auto loaded = LoadCheckpoint(files, path);
+  return loaded.ok() ? loaded->run != run : loaded.status().code() == Code::kVersionSkew;
+}
+
 // Writes `hidden` and gives it its name.
 Result<SavedCheckpoint> Publish(storage::FileSystem& files, const std::string& folder, const Checkpoint& checkpoint,
                                 const SaveOptions& options, const std::string& hidden) {
@@ -130,6 +138,10 @@ Result<SavedCheckpoint> Publish(storage::FileSystem& files, const std::string& f
   // While an error can still mean that there is no new one.
   std::vector<std::string> names;
   RETURN_IF_ERROR(TensorFileError(files.List(folder, &names), folder, "list the folder of"));
+  SavedCheckpoint saved;
+  // It takes this one's name. Were this killed now, there would be none of this step: the training does not go on from that one anyway.
+  if (checkpoint.step > options.stands_on && IsOfAnotherTraining(files, path, checkpoint.run))
+    SetAside(files, folder, NameOf(checkpoint.step), checkpoint.run, &saved);
   RETURN_IF_ERROR(TensorFileError(files.Rename(folder + "/" + hidden, path, storage::RenameMode::kReplace), path, "rename"));
   RETURN_IF_ERROR(TensorFileError(files.SyncFolder(folder), folder, "sync the folder of"));
 
@@ -138,7 +150,6 @@ Result<SavedCheckpoint> Publish(storage::FileSystem& files, const std::string& f
   RemoveLeftovers(files, folder, names, {checkpoint.run, options.forming}, path);
   std::erase_if(names, [](const std::string& name) { return StepIn(name) < 0; });
   std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) { return StepIn(a) > StepIn(b); });
-  SavedCheckpoint saved;
   std::int64_t kept = 1;
   for (const std::string& name : names) {
     if (StepIn(name) > options.stands_on) {
@@ -147,6 +158,7 @@ Result<SavedCheckpoint> Publish(storage::FileSystem& files, const std::string& f
       (void)files.RemoveFile(folder + "/" + name);  // or behind the next save
     }
   }
+  if (!saved.aside.empty() && saved.left.ok()) saved.left = TensorFileError(files.SyncFolder(folder), folder, "sync the folder of");
   return saved;
 }
 

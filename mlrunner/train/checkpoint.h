@@ -56,7 +56,7 @@ struct SavedCheckpoint {
 // Makes the folder if it is missing. The new one stays, and with it the newest of those that the training stands on, `keep` together; older
 // ones are removed, only after this one is safe, and so is what killed saves left behind: earlier ones of this training, and any that
 // nobody has written to for an hour. Those that the training does not stand on, of steps above `stands_on`, were passed over or disowned:
-// they are renamed to aside-RUN-step-..., no longer looked for and never removed (one of the same step is replaced).
+// they are renamed to aside-RUN-step-..., no longer looked for and never removed (a damaged one of the same step is replaced).
 // An error means that it is not safe (CKPT01, with the reason), and those that the training stands on are still there.
 Result<SavedCheckpoint> SaveCheckpoint(storage::FileSystem& files, const std::string& folder, const Checkpoint& checkpoint,
                                        const SaveOptions& options);

@@ -175,7 +175,7 @@ std::vector<ConfigKey> TrainKeys() {
       {"train.bucket_bytes", kBytes, "1M", "gradients travel in buckets of about so many bytes"},
       {"train.threads", kNumber, "0", "of each rank; 0: its share of the cores"},
       {"train.evaluate_batch", kNumber, "0", "samples at a time when the held-out ones are counted; 0: as a step has"},
-      {"train.timeout", kNumber, "1800", "seconds that a rank waits for the others in one exchange; 0: for ever"},
+      {"train.timeout", kNumber, "1800", "seconds that a rank waits for the others in one sum; 0: for ever"},
       {"optimizer.kind", kText, "sgd", "sgd or adamw"},
       {"optimizer.learning_rate", kDecimal, "0.05", ""},
       {"optimizer.schedule", kText, "constant", "constant, linear, cosine or step: the rate behind the warm-up"},

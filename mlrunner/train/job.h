@@ -67,7 +67,7 @@ struct TrainJob {
   std::size_t bucket_bytes = 1 << 20;  // gradients travel in buckets of about so many bytes
   std::int32_t threads = 0;            // of each rank; 0: the machine's cores, divided among its ranks
   std::int64_t evaluate_batch = 0;     // samples at a time on each rank; 0: as a step has
-  std::int64_t timeout = 30 * 60;      // seconds that a rank waits for the others in one exchange; 0: for ever
+  std::int64_t timeout = 30 * 60;      // seconds that a rank waits for the others in one sum; 0: for ever
 };
 
 // All keys with their defaults.

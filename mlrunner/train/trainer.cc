@@ -198,7 +198,8 @@ class Rank {
     Hello mine;
     ASSIGN_OR_RETURN(Graph whole, gang_.ranks() == 1 ? Result<Graph>(graph_) : StepGraph(job_, *data_.training, 1));
     mine.model = Fingerprint(whole);
-    mine.data = HashCombine(data_.training->content_hash(), data_.held_out == nullptr ? 0 : data_.held_out->content_hash());
+    training_hash_ = data_.training->content_hash();
+    mine.data = HashCombine(training_hash_, data_.held_out == nullptr ? 0 : data_.held_out->content_hash());
     mine.machine = gang_.machine();
     std::vector<Status> passed_over;
     Checkpoint checkpoint;
@@ -252,7 +253,7 @@ class Rank {
       return misfit(fmt::format("it has learnt a text of other characters: what it takes for one is another in \"{}\"", job_.data.path));
     if (checkpoint.samples != 0 && checkpoint.samples != samples_)
       return misfit(fmt::format("it has learnt from {} samples, and there are {} now", checkpoint.samples, samples_));
-    if (checkpoint.data != 0 && checkpoint.data != data_.training->content_hash())
+    if (checkpoint.data != 0 && checkpoint.data != training_hash_)
       return misfit("it has learnt from other samples than those that there are now, or from the same in another order");
     if (checkpoint.position.offset > samples_)
       return misfit(fmt::format("it had taken {} samples of an epoch, and there are {} now", checkpoint.position.offset, samples_));
@@ -469,7 +470,7 @@ class Rank {
                           .seed = job_.seed,
                           .tensors = {},
                           .vocabulary = samples.vocabulary_hash(),
-                          .data = samples.content_hash(),
+                          .data = training_hash_,
                           .samples = samples_,
                           .run = hooks_.run,
                           .loss = summary_.loss};
@@ -552,6 +553,7 @@ class Rank {
   Graph graph_;
   StateStore states_;
   std::int64_t step_ = 0, steps_in_all_ = 0;
+  std::uint64_t training_hash_ = 0;
   std::int64_t saved_ = -1;  // the step of the newest checkpoint that this training stands on; -1: none
   SamplePosition position_;
   std::int64_t prepared_ = -1;  // the epoch whose samples this rank has asked for

@@ -87,6 +87,11 @@ std::vector<Case> Cases() {
       {"sums over axes apart", {{2, 3, 0}}, [](Builder&, const Vars& v) { return Vars{ReduceSum(v[0], {0, 2}), ReduceSum(v[0], {0})}; }},
       {"maxima", {{0, 3}}, WithGradient([](Builder&, const Vars& v) { return ReduceMax(v[0], {1}); })},
       {"maxima of nothing", {{0, 3}}, [](Builder&, const Vars& v) { return Vars{ReduceMax(v[0]), ReduceMax(v[0], {0}), ArgMax(v[0])}; }},
+      {"whether any flag of none is up",
+       {{0, 3}},
+       [](Builder&, const Vars& v) {
+         return Vars{Cast(ReduceMax(Greater(v[0], 0)), Dtype::kF32), Cast(ReduceMax(Greater(v[0], 0), {0}), Dtype::kF32)};
+       }},
       {"moves",
        {{0, 3}},
        [](Builder&, const Vars& v) {

@@ -23,6 +23,56 @@ Status Written(const std::function<void(Builder&)>& write) {
   return b.Finish().status();
 }
 
+// A body's values are nobody's once it has been written: not those of the next body, which may lie where this one lay and have values of the
+// same numbers, nor of the graph around it.
+TEST(Refusals, ValuesOfBodiesThatHaveBeenWritten) {
+  Value kept;
+  auto doubles = [&](Builder&, const Vars& v) {
+    kept = v[0] * 2;
+    return Vars{kept};
+  };
+  const std::vector<std::pair<const char*, std::function<void(Builder&, const Value&)>>> uses = {
+      {"in the condition, where a value has its number",
+       [&](Builder&, const Value& x) {
+         (void)While(
+             {x}, 3,
+             [&](Builder&, const Vars& v) {
+               Value other = v[0] + 1;
+               return ReduceMax(Less(kept, other));
+             },
+             doubles);
+       }},
+      {"in the condition, alone",
+       [&](Builder&, const Value& x) { (void)While({x}, 3, [&](Builder&, const Vars&) { return ReduceMax(Less(kept, 10)); }, doubles); }},
+      {"in the other branch",
+       [&](Builder& b, const Value& x) {
+         (void)Cond(
+             Greater(b.Number(1, Dtype::kF32), 0),
+             [&](Builder& inner) {
+               kept = x + inner.Number(2, Dtype::kF32);
+               return Vars{kept};
+             },
+             [&](Builder&) { return Vars{kept}; });
+       }},
+      {"around it",
+       [&](Builder&, const Value& x) {
+         auto once = [](Builder& inner, const Vars&) { return inner.Number(0, Dtype::kBool); };
+         (void)While({x}, 3, once, doubles);
+         (void)(kept + x);
+       }},
+      {"around it, alone",
+       [&](Builder& b, const Value& x) {
+         auto once = [](Builder& inner, const Vars&) { return inner.Number(0, Dtype::kBool); };
+         (void)While({x}, 3, once, doubles);
+         b.Output("y", Mean(kept));
+       }},
+  };
+  for (const auto& [where, use] : uses) {
+    const Status status = Written([&](Builder& b) { use(b, b.Input("x", Dtype::kF32, {2})); });
+    EXPECT_EQ(status.tag(), "GRAPH04") << where << ": " << status.ToString();
+  }
+}
+
 TEST(Refusals, NameTheLineOfEachFunction) {
   struct Case {
     const char* name;
