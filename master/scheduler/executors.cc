@@ -159,9 +159,11 @@ void Scheduler::State::On(const ExecutorExited& event) {
   }
   if (by_itself && running.empty() && !executor->main_returned) MainCrashed(job, *executor, event);
 
-  bool never = code == Code::kInvalid || code == Code::kNotFound || code == Code::kVersionSkew;
-  job.executor_failures += never ? 4 : 1;
-  if (job.executor_failures >= options.executor_failures_max)
+  // One that got somewhere is not counted: a lost gang may end the executors of all its ranks at once, which were at work until then.
+  const bool did_nothing = executor->last_action == 0 && executor->onces_seen == 0;
+  const bool never = code == Code::kInvalid || code == Code::kNotFound || code == Code::kVersionSkew;
+  if (did_nothing) job.executor_failures += never ? 4 : 1;
+  if (did_nothing && job.executor_failures >= options.executor_failures_max)
     Doom(job,
          event.reason.ok()
              ? Status(Code::kUnavailable, "EXE03", "executors die before they do anything", way, "`ropewalk logs` shows their output")

@@ -389,6 +389,7 @@ void Scheduler::State::GangOver(JobRun& job, StageRun& run, GangRun& gang) {
   if (gang.reached > gang.farthest) {
     gang.farthest = gang.reached;
     gang.failures = gang.restarts = 0;
+    run.trouble.clear();  // inputs that could not be read, too
   }
   // All ranks have spoken for themselves and none was lost: what the one that spoke first could not get is its own failure.
   const bool is_own = gang.end == GangEnd::kPeer && !gang.stopped;

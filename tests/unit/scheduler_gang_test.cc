@@ -701,6 +701,56 @@ TEST_F(Gang, ARankThatDoesNotEndIsStoppedWithItsExecutor) {
   EXPECT_EQ(p.scheduler->Job(job)->phase, JobPhase::kRunning);
 }
 
+// All of them at once, and of more machines than executors may die in a row without having done anything: these have done something.
+TEST_F(Gang, ManyRanksThatDoNotEndAreStoppedAndTheGangIsFormedAnew) {
+  const std::uint32_t ranks = Options().executor_failures_max + 2;
+  for (std::uint32_t worker = 1; worker <= ranks; ++worker) p.AddWorker(worker, 1);
+  const JobId job = Start(ranks);
+  ASSERT_EQ(Ranks().size(), ranks);
+  for (std::uint32_t forming = 1; forming <= 2; ++forming) {
+    Kill(Ranks()[0].executor);
+    const std::size_t before = p.started.size(), stopped = p.All<StopExecutor>().size();
+    p.tasks.clear();
+    p.Advance(Options().gang_end_ms + 20'000);
+    EXPECT_EQ(p.All<StopExecutor>().size() - stopped, ranks - 1);
+    ASSERT_EQ(p.scheduler->Job(job)->phase, JobPhase::kRunning) << p.scheduler->Job(job)->status.ToString();
+    JoinNew(before);
+    p.Advance(20'000);
+    ASSERT_EQ(Ranks().size(), ranks);
+    EXPECT_EQ(Ranks()[0].gang->epoch, forming);
+  }
+}
+
+// What a rank reads is lost at every forming, and the gang gets farther each time: over weeks that is no trouble, however often it happens.
+TEST_F(Gang, InputsThatAreLostAreForgivenWhenItGetsFarther) {
+  for (const bool farther : {true, false}) {
+    p = Puppet();
+    p.AddWorker(1, 2);
+    dag::Stage gang = GangStage(9, 2, {.placement_ms = 0, .attempts_max = 1, .restarts_max = 1'000});
+    gang.inputs = {{StageId{1}, dag::InputPattern::kAllToAll, 0}};
+    plan = MakePlan(1, {MakeStage(1, 1, dag::StageOutput::kSegment), gang});
+    const JobId job = p.Submit("k", true);
+    Join(p.started[0].executor);
+    const std::uint32_t formings = Options().fetch_retries_max + 5;
+    for (std::uint32_t forming = 0; forming < formings && p.scheduler->Job(job)->phase == JobPhase::kRunning; ++forming) {
+      for (int round = 0; round < 3 && Ranks().empty(); ++round) {
+        p.FinishTasks();
+        p.Advance(20'000);
+      }
+      const std::vector<RunTask> ranks = Ranks();
+      ASSERT_EQ(ranks.size(), 2u) << forming;
+      p.Do(TasksProgressed{ranks[0].executor, {{ranks[0].id, {}, "", farther ? forming + 1 : 1}}});
+      p.Forget(ranks[1].job, ranks[1].id);
+      p.Do(FetchFailed{ranks[1].executor, ranks[1].job, ranks[1].id, ranks[1].inputs.at(0).segments.at(0),
+                       Status(Code::kDataLoss, "SEG02", "a segment is gone")});
+      ReportLoss();
+    }
+    const Status status = p.scheduler->Job(job)->status;
+    EXPECT_EQ(p.scheduler->Job(job)->phase == JobPhase::kRunning, farther) << status.ToString();
+    EXPECT_EQ(status.tag(), farther ? "" : "SEG02");
+  }
+}
+
 TEST_F(Gang, CancellingTheJobTellsTheRanks) {
   p.AddWorker(1, 2);
   JobId job = Start(2);
