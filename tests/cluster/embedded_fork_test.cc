@@ -1,10 +1,12 @@
 // What a job's code does to the process that it runs in, without a cluster: children that it forks, threads that it ends.
 //
-// The binary is also the job: `embedded_fork_test job WHERE HOW OUT`, where WHERE is task or main.
+// The binary is also the job: `embedded_fork_test job WHERE HOW OUT`, where WHERE is task, main or sort.
 #include <pthread.h>
 
 #include <cstdio>
 #include <map>
+#include <numeric>
+#include <set>
 #include <stdexcept>
 
 #include "job/ropewalk.h"
@@ -14,6 +16,10 @@
 namespace ropewalk::cluster {
 namespace {
 
+constexpr int kSorted = 24'000;
+
+std::string SortedLine(int n, char fill) { return std::to_string(100'000 + n) + std::string(1'000, fill); }
+
 class EmbeddedFork : public testing::Test {
  protected:
   void SetUp() override {
@@ -22,9 +28,10 @@ class EmbeddedFork : public testing::Test {
     fs::create_directories(dir_ / "tmp");
   }
   void TearDown() override { RemoveTree(dir_); }
-  std::unique_ptr<Process> Run(const std::string& where, const std::string& how) {
+  std::unique_ptr<Process> Run(const std::string& where, const std::string& how, std::vector<std::string> environment = {}) {
+    environment.push_back("TMPDIR=" + (dir_ / "tmp").string());
     return std::make_unique<Process>(Process::Options{{fs::read_symlink("/proc/self/exe"), "job", where, how, "out"},
-                                                      {"TMPDIR=" + (dir_ / "tmp").string()},
+                                                      std::move(environment),
                                                       dir_,
                                                       dir_ / ("log" + std::to_string(runs_++))});
   }
@@ -58,6 +65,23 @@ TEST_F(EmbeddedFork, AChildTakesNothingOfItsParentAlong) {
     EXPECT_EQ(ReadFile(dir_ / "out/part-00000"), "1\n2\n3\n");
     fs::remove_all(dir_ / "out");
   }
+}
+
+// It goes on with its parent's records: the sort spills them, at the offsets where its parent has spilled others, and makes blocks of them.
+TEST_F(EmbeddedFork, AChildThatComesBackBeforeASortSpillsNothingOverItsParentsRecords) {
+  auto run = Run("sort", "return", {"ROPEWALK_MEMORY=16M", "ROPEWALK_OPERATOR_MEMORY=64K", "ROPEWALK_THREADS=1"});
+  EXPECT_EQ(run->Wait(60'000), 0) << run->err();
+  EXPECT_EQ(ReadFile(dir_ / "child").find_first_not_of("exit 1\n"), std::string::npos) << ReadFile(dir_ / "child");
+  EXPECT_NE(ReadFile(dir_ / "child"), "");
+  EXPECT_EQ(Outputs(), std::vector<std::string>{"out"}) << run->err();
+  std::string all;
+  std::set<fs::path> parts;
+  for (const auto& entry : fs::directory_iterator(dir_ / "out"))
+    if (entry.path().filename().string().starts_with("part-")) parts.insert(entry.path());
+  for (const fs::path& part : parts) all += ReadFile(part);
+  std::string expected;
+  for (int n = 0; n < kSorted; ++n) expected += SortedLine(n, 'p') + "\n";
+  EXPECT_TRUE(all == expected) << all.size() << " bytes, not " << expected.size();
 }
 
 // The child's exit() ended the thread that waits for Ctrl-C.
@@ -98,10 +122,44 @@ std::string ForkAndWait(const std::string& how, Job& job) {
   return WIFEXITED(status) ? "exit " + std::to_string(WEXITSTATUS(status)) : "signal " + std::to_string(WTERMSIG(status));
 }
 
+// A child is made half way through the records and comes back when its parent has been through all of them.
+int SortMain(Job& job, const char* out) {
+  static int held[2];
+  static pid_t child = -1;
+  static char fill = 'p';
+  std::vector<int> numbers(kSorted);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  job.FromVector(std::move(numbers), {.partitions = 1})
+      .Map([](int n) {
+        if (n == kSorted / 2) {
+          if (pipe(held) != 0) throw std::runtime_error("no pipe");
+          child = fork();
+          if (child == 0) {
+            char byte;
+            close(held[1]);
+            (void)!read(held[0], &byte, 1);
+            fill = 'c';
+          }
+        }
+        if (n == kSorted - 1 && child > 0) {
+          close(held[0]);
+          close(held[1]);
+          int status = 0;
+          const bool ended = waitpid(child, &status, 0) == child && WIFEXITED(status);
+          std::ofstream("child", std::ios::app) << (ended ? "exit " + std::to_string(WEXITSTATUS(status)) : "never") << "\n";
+        }
+        return SortedLine(static_cast<int>(n * 7919ll % kSorted), fill);
+      })
+      .Sort()
+      .WriteText(out);
+  return 0;
+}
+
 int RunJob(int argc, char** argv) {
   Job job = Init(argc, argv);
   static Job* const from_tasks = &job;
   const std::string where = argv[2], how = argv[3];
+  if (where == "sort") return SortMain(job, argv[4]);
   if (where == "main") {
     const std::string ended = ForkAndWait(how, job);
     if (ended.empty()) return 0;

@@ -21,6 +21,7 @@ namespace {
 
 using testing::ExpectSame;
 using testing::Fill;
+using testing::InAForkedChild;
 using testing::Model;
 using testing::Seed;
 using testing::TempDir;
@@ -117,6 +118,40 @@ TEST(BlocksService, RandomSegmentsLocallyAndBetweenTwoDaemons) {
     EXPECT_GT(a.service->stats().served_bytes_total, 0u);
     EXPECT_EQ(b.service->stats().served_bytes_total, 0u);
   }
+}
+
+// It has neither the connections nor the threads that would answer it: an error at once, and nothing in its parent's segment.
+TEST(BlocksService, AForkedChildNeitherWritesNorReadsItsParentsBlocks) {
+  Daemon a, b;
+  auto in_a = a.Reader(), in_b = b.Reader(1);
+  std::mt19937_64 random(Seed());
+  const Written read = Write(a, *in_a, random, 1, 1, 40, 100u << 10);
+  auto stream = in_b->Open(read.ref, 0, 1);
+  ASSERT_TRUE(stream.ok());
+  ASSERT_TRUE((*stream)->Next().ok());
+  auto writer = in_a->NewSegment(Producer(2), 1);
+  ASSERT_TRUE(writer.ok());
+  const std::string first(3u << 20, 'p'), second(6u << 20, 'q');
+  ASSERT_TRUE((*writer)->Append(0, AsBytes(first), 1).ok());
+  InAForkedChild(
+      [&] {
+        const std::string other(3u << 20, 'c');
+        const Status small = (*writer)->Append(0, AsBytes(std::string_view(other).substr(0, 9'000)), 1);
+        const Status large = (*writer)->Append(0, AsBytes(other), 1);
+        const Status sealed = (*writer)->Seal().status();
+        Status next;
+        for (int i = 0; i < 100 && next.ok(); ++i) next = (*stream)->Next().status();
+        const Status opened = in_b->Open(read.ref, 0, 1).status();
+        writer->reset();
+        stream->reset();
+        return small.ok() && large.tag() == "BLK44" && sealed.tag() == "BLK44" && next.tag() == "BLK44" && opened.tag() == "BLK44";
+      },
+      [&] { ASSERT_TRUE((*writer)->Append(0, AsBytes(second), 1).ok()); });
+  auto info = (*writer)->Seal();
+  ASSERT_TRUE(info.ok()) << info.status().ToString();
+  const dag::SegmentRef ref{.producer = Producer(2), .segment = info->segment, .location = a.service->data_address(), .bytes = info->bytes};
+  for (RemoteBlocks* reader : {in_a.get(), in_b.get()}) ExpectSame(*reader, ref, 0, 1, {{0, {{first, 1}, {second, 1}}}});
+  ExpectSame(*in_b, read.ref, 0, 1, read.model);
 }
 
 TEST(BlocksService, ManyStreamsAtOnceFromManyThreads) {

@@ -13,6 +13,7 @@ namespace {
 
 using testing::ExpectSame;
 using testing::Fill;
+using testing::InAForkedChild;
 using testing::Model;
 using testing::Seed;
 using testing::TempDir;
@@ -488,6 +489,36 @@ TEST(BlocksAdopt, AdoptedSegmentsSpillAndComeBack) {
   for (const auto& [ref, data] : all) ExpectSame(*store, ref, 0, 1, {{0, {{data, 1}}}});
 }
 
+// A child that a job's code forks, and that comes back from it, goes on writing what its parent writes.
+TEST(BlocksStore, AForkedChildWritesNothingIntoItsParentsSegment) {
+  for (const std::uint64_t budget : {std::uint64_t(0), std::uint64_t(1) << 30}) {
+    TempDir dir;
+    auto store = OpenStore(dir, budget);
+    auto writer = store->NewSegment(Producer(1), 1);
+    ASSERT_TRUE(writer.ok());
+    std::string all(3u << 20, 'p');
+    ASSERT_TRUE((*writer)->Append(0, AsBytes(all), 1).ok());
+    InAForkedChild(
+        [&] {
+          const std::string other(5u << 20, 'c');
+          const Status small = (*writer)->Append(0, AsBytes(std::string_view(other).substr(0, 9'000)), 1);
+          const Status large = (*writer)->Append(0, AsBytes(other), 1);
+          const Status sealed = (*writer)->Seal().status();
+          writer->reset();
+          return (small.ok() || small.tag() == "BLK44") && large.tag() == "BLK44" && sealed.tag() == "BLK44";
+        },
+        [&] {
+          const std::string more(6u << 20, 'q');
+          ASSERT_TRUE((*writer)->Append(0, AsBytes(more), 1).ok());
+        });
+    EXPECT_EQ(FilesBelow(dir.path()).size(), budget == 0 ? 1u : 0u);
+    auto info = (*writer)->Seal();
+    ASSERT_TRUE(info.ok()) << info.status().ToString();
+    ExpectSame(*store, {.producer = Producer(1), .segment = info->segment, .bytes = info->bytes}, 0, 1,
+               {{0, {{all, 1}, {std::string(6u << 20, 'q'), 1}}}});
+  }
+}
+
 // ---- spill space -----------------------------------------------------------------------------------------------------------------------
 
 TEST(BlocksSpill, RandomAppendsAndReads) {
@@ -516,6 +547,23 @@ TEST(BlocksSpill, RandomAppendsAndReads) {
     }
   }
   EXPECT_TRUE(std::filesystem::is_empty(dir.path())) << "spill files have no names";
+}
+
+TEST(BlocksSpill, AForkedChildWritesNothingIntoItsParentsFile) {
+  TempDir dir;
+  auto file = NewSpillSpace(dir.path())->Create();
+  ASSERT_TRUE(file.ok()) << file.status().ToString();
+  std::string all(300u << 10, 'p');
+  const std::string more(900u << 10, 'q');
+  ASSERT_TRUE((*file)->Append(AsBytes(all)).ok());
+  InAForkedChild([&] { return (*file)->Append(AsBytes(std::string(1u << 20, 'c'))).tag() == "BLK44" && !(*file)->FinishWriting().ok(); },
+                 [&] { ASSERT_TRUE((*file)->Append(AsBytes(more)).ok()); });
+  all += more;
+  ASSERT_TRUE((*file)->FinishWriting().ok());
+  std::string out(all.size(), '\0');
+  auto n = (*file)->ReadAt(0, std::as_writable_bytes(std::span(out)));
+  ASSERT_TRUE(n.ok()) << n.status().ToString();
+  EXPECT_TRUE(out == all);
 }
 
 }  // namespace

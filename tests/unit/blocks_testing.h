@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,6 +49,27 @@ inline std::uint64_t Seed() {
     return s;
   }();
   return seed;
+}
+
+// Runs `in_child` in a forked child after `in_parent` has run here; the child's answer is true.
+template <class InChild, class InParent>
+void InAForkedChild(InChild in_child, InParent in_parent) {
+  int held[2];
+  ASSERT_EQ(::pipe(held), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    ::close(held[1]);
+    char byte;
+    (void)!::read(held[0], &byte, 1);
+    ::_exit(in_child() ? 0 : 1);
+  }
+  in_parent();
+  ::close(held[0]);
+  ::close(held[1]);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 using Model = std::map<std::uint32_t, std::vector<std::pair<std::string, std::uint64_t>>>;  // part -> extents (bytes, records)

@@ -95,6 +95,7 @@ class StoreWriter final : public dag::SegmentWriter {
 
   Result<dag::SegmentInfo> Seal() override {
     if (sealed_) return Status(Code::kInternal, "BLK03", "a segment is sealed once");
+    RETURN_IF_ERROR(CheckHome());
     sealed_ = true;
     auto segment = std::make_shared<Segment>();
     segment->index = std::move(index_).Finish();
@@ -111,11 +112,17 @@ class StoreWriter final : public dag::SegmentWriter {
   }
 
  private:
+  // A forked child has its parent's file: what it wrote would stand between its parent's bytes. A new file would have the name of its
+  // parent's next one.
+  Status CheckHome() const {
+    return home_.here() ? Status() : Status(Code::kInternal, "BLK44", "a forked child writes its parent's blocks");
+  }
   bool LastChunkHas(std::uint64_t bytes) const {
     return !memory_->chunks.empty() && memory_->chunks.back().buffer.capacity() - memory_->chunks.back().used >= bytes;
   }
   // False when the budget refuses.
   Result<bool> AddChunk(std::uint64_t start, std::uint64_t bytes) {
+    RETURN_IF_ERROR(CheckHome());
     std::size_t capacity = BufferPool::CapacityOf(std::max(bytes, memory_->chunks.empty() ? kFirstChunkBytes : kChunkBytes));
     Charge charge;
     ASSIGN_OR_RETURN(bool fits, state_->Reserve(capacity, &charge));
@@ -151,7 +158,10 @@ class StoreWriter final : public dag::SegmentWriter {
 
   Status AppendToFile(std::uint64_t start, std::span<const std::byte> bytes) {
     if (tail_used_ + bytes.size() > tail_.capacity()) RETURN_IF_ERROR(FlushTail());
-    if (bytes.size() >= tail_.capacity()) return WriteExactly(file_.get(), start, bytes, path_);
+    if (bytes.size() >= tail_.capacity()) {
+      RETURN_IF_ERROR(CheckHome());
+      return WriteExactly(file_.get(), start, bytes, path_);
+    }
     if (tail_used_ == 0) tail_start_ = start;
     std::memcpy(tail_.data() + tail_used_, bytes.data(), bytes.size());
     tail_used_ += bytes.size();
@@ -159,6 +169,7 @@ class StoreWriter final : public dag::SegmentWriter {
   }
 
   Status FlushTail() {
+    RETURN_IF_ERROR(CheckHome());
     RETURN_IF_ERROR(WriteExactly(file_.get(), tail_start_, {tail_.data(), tail_used_}, path_));
     tail_used_ = 0;
     return {};

@@ -60,6 +60,7 @@ class FetchStream final : public dag::ExtentStream {
     fetcher_->Start(fetch_);
   }
   ~FetchStream() override {
+    if (!fetcher_->home_.here()) return;  // a lock may have been held when the child was forked
     {
       std::lock_guard lock(fetch_->mutex);
       fetch_->abandoned = true;
@@ -71,6 +72,8 @@ class FetchStream final : public dag::ExtentStream {
   Result<std::optional<dag::Extent>> Next() override {
     while (at_ == window_.end) {
       RETURN_IF_ERROR(failed_);
+      // The threads that fetch are the parent's: in a forked child nobody would answer.
+      if (!fetcher_->home_.here()) return Status(Code::kInternal, "BLK44", "a forked child asks for its parent's blocks");
       {
         std::unique_lock lock(fetch_->mutex);
         fetch_->changed.wait(lock, [this] { return !fetch_->busy; });

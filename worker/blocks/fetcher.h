@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/home_process.h"
 #include "base/unique_fd.h"
 #include "dag/task.h"
 #include "worker/blocks/block_service.h"
@@ -73,6 +74,7 @@ class Fetcher {
   std::unordered_map<std::string, std::vector<UniqueFd>> idle_;
   std::vector<int> in_use_;           // so that the end can wake threads that wait for bytes
   std::vector<std::thread> threads_;  // started when first needed
+  const HomeProcess home_;
 };
 
 }  // namespace ropewalk::blocks

@@ -70,9 +70,14 @@ struct RemoteBlocks::Impl {
     return connection;
   }
 
-  // A connection whose call_mutex is now held. A forked child has none: it would take its parent's answers.
+  // A forked child has its parent's connections, and would take its answers; and its parent's files, and would write into them.
+  Status CheckHome() const {
+    return home.here() ? Status() : Status(Code::kInternal, "BLK44", "a forked child asks for its parent's blocks");
+  }
+
+  // A connection whose call_mutex is now held.
   Result<std::shared_ptr<LocalConnection>> Pick(std::unique_lock<std::mutex>* held) {
-    if (!home.here()) return Status(Code::kInternal, "BLK44", "a forked child asks for its parent's blocks");
+    RETURN_IF_ERROR(CheckHome());
     std::shared_ptr<LocalConnection> picked;
     {
       std::lock_guard lock(mutex);
@@ -161,6 +166,7 @@ class RemoteBlocks::Writer final : public dag::SegmentWriter {
     }
     if (bytes.size() >= kDirectBytes || (buffer_.capacity() != 0 && used_ + bytes.size() > buffer_.capacity())) RETURN_IF_ERROR(Flush());
     if (bytes.size() >= kDirectBytes) {
+      RETURN_IF_ERROR(impl_->CheckHome());
       RETURN_IF_ERROR(MakeRoom(start + bytes.size(), kStepBytesMin));
       RETURN_IF_ERROR(WriteExactly(file_.get(), start, bytes, kWhere));
       written_ = start + bytes.size();
@@ -182,6 +188,7 @@ class RemoteBlocks::Writer final : public dag::SegmentWriter {
 
   Result<dag::SegmentInfo> Seal() override {
     if (sealed_) return Status(Code::kInternal, "BLK03", "a segment is sealed once");
+    RETURN_IF_ERROR(impl_->CheckHome());
     sealed_ = true;
     SegmentIndex index = std::move(index_).Finish();
     RETURN_IF_ERROR(MakeRoom(index.file_bytes(), 0));  // its whole size is known now
@@ -248,6 +255,7 @@ class RemoteBlocks::Writer final : public dag::SegmentWriter {
 
   Status Flush() {
     if (used_ == 0) return {};
+    RETURN_IF_ERROR(impl_->CheckHome());
     RETURN_IF_ERROR(MakeRoom(start_ + used_, kStepBytesMin));
     RETURN_IF_ERROR(WriteExactly(file_.get(), start_, {buffer_.data(), used_}, kWhere));
     written_ = start_ + used_;
@@ -290,6 +298,7 @@ Result<std::unique_ptr<dag::SegmentWriter>> RemoteBlocks::NewDurableSegment(Task
 TaskMemory& RemoteBlocks::memory() { return *impl_->memory; }
 
 Result<std::unique_ptr<dag::ExtentStream>> RemoteBlocks::Open(const dag::SegmentRef& segment, std::uint32_t first, std::uint32_t count) {
+  RETURN_IF_ERROR(impl_->CheckHome());
   if (segment.location.empty() || segment.location == impl_->options.data_address) return impl_->OpenLocal(segment, first, count);
   return impl_->fetcher.Open(segment, first, count);
 }

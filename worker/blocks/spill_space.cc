@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/home_process.h"
 #include "base/unique_fd.h"
 #include "base/wide_checksum.h"
 #include "worker/blocks/block_store.h"
@@ -88,6 +89,8 @@ class File final : public dag::SpillFile {
   static constexpr std::uint64_t kNone = ~0ull;
 
   Status WriteFrame(std::span<const std::byte> frame) {
+    // A forked child has its parent's file: what it wrote would stand where its parent's next frame belongs.
+    if (!home_.here()) return Status(Code::kInternal, "BLK44", "a forked child writes its parent's spill file in " + dir_);
     RETURN_IF_ERROR(WriteExactly(fd_.get(), bytes_, frame, dir_));
     checksums_.push_back(WideChecksum64(frame));
     bytes_ += frame.size();
@@ -108,6 +111,7 @@ class File final : public dag::SpillFile {
 
   UniqueFd fd_;
   const std::string dir_;
+  const HomeProcess home_;
   std::vector<std::byte> pending_;
   std::vector<std::uint64_t> checksums_;  // of the frames: in memory, so that the file cannot lie about itself
   std::uint64_t bytes_ = 0;               // written to the file
