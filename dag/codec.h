@@ -3,8 +3,8 @@
 // Codec<T> exists for: arithmetic types and enums; std::string; std::pair, tuple, array, vector, optional, map, set and their unordered
 // kin; trivially copyable types without padding and pointers (their own bytes); aggregate structs (field by field, through Boost.PFR);
 // other trivially copyable types without pointers (their own bytes with zeros as padding; as values only, since nobody can see whether
-// their bytes are equal when they are: a C array in a struct, a base class, private floats); and types with a codec of their own, which is
-// two functions in the type's namespace:
+// their bytes are equal when they are: a C array in a struct, a base class, private floats; no unions and std::variants, since nobody can
+// see which of their bytes are their value); and types with a codec of their own, which is two functions in the type's namespace:
 //
 //     void RopewalkEncode(const Point& point, ropewalk::ByteWriter& out);
 //     void RopewalkDecode(ropewalk::ByteReader& in, Point& point);       // `in` holds exactly what was encoded; a short one gives zeros
@@ -96,7 +96,7 @@ constexpr bool IsRaw() {
   } else if constexpr (std::is_class_v<T>) {
     if constexpr (std::is_trivially_copyable_v<T> && std::has_unique_object_representations_v<T> && !std::is_empty_v<T> && !kIsTuple<T> &&
                   !kIsArray<T> && !kIs<T, std::optional>) {
-      return !HoldsAddress<T>();
+      return !HoldsAddress<T>() && !HoldsUnion<T>();
     } else {
       return false;
     }
@@ -125,11 +125,11 @@ template <class T>
 constexpr bool IsPadded() {
   if constexpr (std::is_same_v<T, long double>) {
     return true;
-  } else if constexpr (!(std::is_class_v<T> || std::is_union_v<T>) || !std::is_trivially_copyable_v<T> || HasUserCodec<T> || kIsRaw<T> ||
-                       kIsStruct<T> || kIsTuple<T> || kIsArray<T> || kIs<T, std::optional> || std::is_same_v<T, Nothing>) {
+  } else if constexpr (!std::is_class_v<T> || !std::is_trivially_copyable_v<T> || HasUserCodec<T> || kIsRaw<T> || kIsStruct<T> ||
+                       kIsTuple<T> || kIsArray<T> || kIs<T, std::optional> || std::is_same_v<T, Nothing>) {
     return false;
   } else {
-    return !HoldsAddress<T>();
+    return !HoldsAddress<T>() && !HoldsUnion<T>();
   }
 }
 template <class T>
@@ -355,7 +355,8 @@ struct Codec {
       codec_internal::Storable<T>::value,
       "Ropewalk cannot store this type in a dataset. It takes arithmetic types, enums, std::string, pair, tuple, array, vector, "
       "optional, map, set, structs whose members are all of these kinds and public, other trivially copyable types, and types "
-      "with RopewalkEncode and RopewalkDecode. Pointers, references and string_view members are refused: keep a std::string, or an index.");
+      "with RopewalkEncode and RopewalkDecode. Pointers, references and string_view members are refused: keep a std::string, or an index; "
+      "unions and std::variant are refused, since nobody can see which member is in use: write RopewalkEncode and RopewalkDecode.");
 };
 
 template <class T>

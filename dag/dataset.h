@@ -316,7 +316,7 @@ class Dataset : public DatasetBase {
     CheckStored<Owned<T>>();
     auto parts = RunResult<std::vector<Owned<T>>>(
         "Take", site, n, [n](const TaskContext& context) { return CollectAccumulator<Owned<T>>(context, "Take", n); },
-        DecodeRecords<Owned<T>>);
+        RecordsDecoder<Owned<T>>(context()->settings()));
     std::vector<Owned<T>> all = Concatenate(std::move(parts));
     if (all.size() > n) all.resize(n);
     return all;
@@ -335,11 +335,12 @@ class Dataset : public DatasetBase {
     CheckStored<Owned<T>>();
     CheckCallable<KeyFn>();
     auto make = [n, key](const TaskContext& context) { return TopAccumulator<Owned<T>, T, KeyFn>(context, n, key); };
-    auto parts = RunResult<std::vector<Owned<T>>>("Top", site, HashCombine(n, CallableHash(key)), make, DecodeRecords<Owned<T>>);
+    auto parts = RunResult<std::vector<Owned<T>>>("Top", site, HashCombine(n, CallableHash(key)), make,
+                                                  RecordsDecoder<Owned<T>>(context()->settings()));
     return MergeTop(Concatenate(std::move(parts)), n, key);
   }
 
-  // Integers sum to int64_t or uint64_t, floats to double; others but text by operator+, from T{}.
+  // Integers sum to int64_t or uint64_t, floats to double (long double to itself); others but text by operator+, from T{}.
   auto Sum(Site site = Site::Here()) const {
     using S = SumOf<Owned<T>>;
     static_assert(!std::is_same_v<Owned<T>, std::string>,
@@ -437,8 +438,10 @@ class Dataset : public DatasetBase {
     static_assert(
         Storable<U>,
         "this operation stores or sends records, and Ropewalk cannot encode their type: use arithmetic types, enums, std::string, "
-        "pair, tuple, array, vector, optional, map, set, structs of such (those with a C array, a base class, a union or bit-fields only "
-        "when they are trivially copyable), or give the type RopewalkEncode and RopewalkDecode");
+        "pair, tuple, array, vector, optional, map, set, structs of such (those with a C array, a base class or bit-fields only when they "
+        "are trivially copyable), or give the type RopewalkEncode and RopewalkDecode; pointers and views are refused: keep a std::string; "
+        "unions and std::variant are refused, since nobody can see which member is in use: write RopewalkEncode and RopewalkDecode for a "
+        "struct that holds it");
     static_assert(!Storable<U> || codec_internal::kHasDefaults<U>,
                   "a record that is stored or sent needs a default constructor: it is made empty, and then read into; give the class one "
                   "(Point() = default;)");
@@ -573,7 +576,7 @@ class CollectHandle {
     if (bytes > context_->settings().collect_bytes_max) context_->Fail(CollectTooLarge(context_->settings(), op_));
     std::vector<T> all;
     for (std::string& value : values) {
-      if (Status status = DecodeRecordsInto(value, &all); !status.ok()) context_->Fail(status);
+      if (Status status = DecodeRecordsInto(value, context_->settings().collect_bytes_max, &all); !status.ok()) context_->Fail(status);
       std::string().swap(value);
     }
     return all;

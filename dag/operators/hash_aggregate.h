@@ -75,15 +75,10 @@ class AggregateTable {
   bool AddEncoded(std::string_view key, Y&& value) {
     return AddWritten(key.size(), [&](char* at) { codec_internal::CopyShort(at, key.data(), key.size()); }, std::forward<Y>(value));
   }
-  // Combines what is staged. Everything below sees only what has been flushed.
+  // Combines what is staged, so that a new batch begins. Everything below sees only what has been flushed.
   void Flush() {
-    const std::size_t n = batch_.count();
-    if (n == 0) return;
-    table_.Reserve(n, n * KeyBatch::kKeyBytesMax);
-    std::size_t slots[KeyBatch::kKeys];
-    for (std::size_t i = 0; i < n; ++i) slots[i] = table_.Locate(batch_.hash(i));
-    for (std::size_t i = 0; i < n; ++i) CombineOne(slots[i], batch_.hash(i), batch_.key(i), batch_.key_bytes(i), staged_[i]);
-    batch_.Clear();
+    CombineStaged();
+    added_alone_ = 0;
   }
   std::size_t bytes() const { return table_.bytes() + heap_bytes_; }
   std::size_t count() const { return table_.count(); }
@@ -95,6 +90,7 @@ class AggregateTable {
       return values_[entry.payload];
     }
   }
+  // Both empty the table after Flush(), or when Add() gave true: nothing is staged then.
   void Clear() {
     table_.Clear();
     values_.clear();
@@ -116,15 +112,24 @@ class AggregateTable {
       std::uint64_t hash = long_key_.Set(key_bytes, write);
       table_.Reserve(1, PadTo8(key_bytes));
       Stage(0, std::forward<Y>(value));
-      added_alone_ = 0;
       CombineOne(table_.Locate(hash), hash, long_key_.data(), static_cast<std::uint32_t>(key_bytes), staged_[0]);
       return true;
     }
     Stage(batch_.count(), std::forward<Y>(value));
     table_.PrefetchSlot(batch_.Push(key_bytes, write));
     if (batch_.count() < staged_max_) return false;
-    Flush();
+    CombineStaged();
     return staged_max_ == KeyBatch::kKeys || ++added_alone_ % KeyBatch::kKeys == 0;
+  }
+
+  void CombineStaged() {
+    const std::size_t n = batch_.count();
+    if (n == 0) return;
+    table_.Reserve(n, n * KeyBatch::kKeyBytesMax);
+    std::size_t slots[KeyBatch::kKeys];
+    for (std::size_t i = 0; i < n; ++i) slots[i] = table_.Locate(batch_.hash(i));
+    for (std::size_t i = 0; i < n; ++i) CombineOne(slots[i], batch_.hash(i), batch_.key(i), batch_.key_bytes(i), staged_[i]);
+    batch_.Clear();
   }
 
   template <class Y>

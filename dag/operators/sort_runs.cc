@@ -62,7 +62,6 @@ std::string_view MarkKeys::Keep(std::string_view key) {
   if (key.size() > left_) {
     left_ = std::max(kChunkBytes, key.size());
     chunks_.push_back(std::make_unique<char[]>(left_));
-    bytes_ += left_;
     at_ = chunks_.back().get();
   }
   if (!key.empty()) std::memcpy(at_, key.data(), key.size());

@@ -50,12 +50,11 @@ struct SortRun {
 class MarkKeys {
  public:
   std::string_view Keep(std::string_view key);
-  std::size_t bytes() const { return bytes_; }
 
  private:
   static constexpr std::size_t kChunkBytes = 64u << 10;
   std::vector<std::unique_ptr<char[]>> chunks_;
-  std::size_t left_ = 0, bytes_ = 0;
+  std::size_t left_ = 0;
   char* at_ = nullptr;
   std::string_view last_;
 };

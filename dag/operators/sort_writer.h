@@ -34,7 +34,8 @@ struct SortOptions {
 
 // Runs as large as the operator's memory, but not above 64 MiB: gathering those misses the cache less than gathering 256 MiB, and a merge
 // of more runs costs less than that (docs/performance.md). Blocks shrink with the memory, since a merge holds one of each run: where
-// memory is little, runs are many. Every reducer holds the samples of all `map_tasks`: together they may take a quarter of its memory.
+// memory is little, runs are many. Every reducer holds the samples of all `map_tasks`: together they may take about a quarter of its
+// memory. Each task may have 1 KiB of them and one of each run in any case, so that it is more where tasks are very many.
 inline SortOptions SortOptionsFor(const TaskContext& context, std::uint32_t map_tasks) {
   const std::uint64_t operator_bytes = context.settings->operator_bytes;
   return {.memory_bytes_max = std::min<std::uint64_t>(operator_bytes, 64ull << 20),

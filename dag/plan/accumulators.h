@@ -133,11 +133,12 @@ class CollectAccumulator {
   EncodedRecords<T> records_;
 };
 
+// As EncodedRecords made it. Records that take no bytes cost what they are many: `collect_bytes_max` bounds their number, as it did there.
 template <class T>
-Status DecodeRecordsInto(std::string_view bytes, std::vector<T>* out) {
+Status DecodeRecordsInto(std::string_view bytes, std::uint64_t collect_bytes_max, std::vector<T>* out) {
   ByteReader in(bytes);
   std::uint64_t left = in.Fixed<std::uint64_t>();
-  if (Codec<T>::kBytesMin > 0 && left > in.remaining()) return DamagedResult("Collect");
+  if (left > (Codec<T>::kBytesMin > 0 ? in.remaining() : collect_bytes_max)) return DamagedResult("Collect");
   for (; left > 0; --left) {
     T record{};  // not in place: vector<bool> has no address to read to
     Codec<T>::ReadOwned(in, &record);
@@ -146,11 +147,14 @@ Status DecodeRecordsInto(std::string_view bytes, std::vector<T>* out) {
   }
   return in.ok() && in.empty() ? Status() : DamagedResult("Collect");
 }
+// What decodes the result of one task.
 template <class T>
-Result<std::vector<T>> DecodeRecords(std::string_view bytes) {
-  std::vector<T> records;
-  RETURN_IF_ERROR(DecodeRecordsInto(bytes, &records));
-  return records;
+auto RecordsDecoder(const Settings& settings) {
+  return [collect_bytes_max = settings.collect_bytes_max](std::string_view bytes) -> Result<std::vector<T>> {
+    std::vector<T> records;
+    RETURN_IF_ERROR(DecodeRecordsInto(bytes, collect_bytes_max, &records));
+    return records;
+  };
 }
 template <class T>
 std::vector<T> Concatenate(std::vector<std::vector<T>> parts) {

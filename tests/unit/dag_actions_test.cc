@@ -1,8 +1,11 @@
 // Actions: what comes back to main.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <numeric>
+#include <tuple>
 
 #include "tests/unit/dag_model.h"
 
@@ -104,6 +107,31 @@ TEST(Actions, CollectAboveTheLimitFailsAndNamesWriteText) {
   // 60 tasks below the limit each, above it together.
   backend.options.collect_bytes_max = 1500;
   EXPECT_THROW(job.FromVector(std::vector<std::string>(300, "0123456789"), {.partitions = 60}).Collect(), ActionFailed);
+}
+
+// The bytes of a result, with a number that is not what follows it.
+template <class T>
+std::string DecodedAs(std::size_t records, std::uint64_t said) {
+  EncodedRecords<T> encoded;
+  for (std::size_t i = 0; i < records; ++i) encoded.Add(T{});
+  std::string bytes = encoded.Take();
+  std::memcpy(bytes.data(), &said, sizeof(said));
+  Settings settings;
+  settings.collect_bytes_max = 1000;
+  auto decoded = RecordsDecoder<T>(settings)(bytes);
+  return decoded.ok() ? std::to_string(decoded->size()) : decoded.status().tag();
+}
+
+TEST(Actions, ADamagedNumberOfRecordsIsNoticed) {
+  EXPECT_EQ(DecodedAs<int>(3, 3), "3");
+  for (std::uint64_t said : {std::uint64_t(2), std::uint64_t(4), std::uint64_t(UINT64_MAX)}) EXPECT_EQ(DecodedAs<int>(3, said), "DAG05");
+  // Records without bytes are nothing but their number: as many as the writer may have collected.
+  EXPECT_EQ(DecodedAs<Nothing>(1000, 1000), "1000");
+  EXPECT_EQ(DecodedAs<std::tuple<>>(7, 7), "7");
+  for (std::uint64_t said : {std::uint64_t(1001), std::uint64_t(1) << 40, std::uint64_t(UINT64_MAX)}) {
+    EXPECT_EQ(DecodedAs<Nothing>(7, said), "DAG05");
+    EXPECT_EQ((DecodedAs<std::array<Nothing, 3>>(7, said)), "DAG05");
+  }
 }
 
 TEST(Actions, TakeStopsReadingEarly) {

@@ -6,7 +6,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "dag/map_reduce.h"
@@ -230,6 +232,29 @@ void StructsOfPointers(Session& job) {
 }
 void StructsOfViews(Session& job) {
   job.ReadLines("in").Map([](std::string_view line) { return Viewing{line}; }).Cache();
+}
+struct Either {
+  char kind;
+  union {
+    long whole;
+    double part;
+  };
+};
+// expect: unions and std::variant are refused, since nobody can see which member is in use: write RopewalkEncode and RopewalkDecode
+void StructsWithAUnion(Session& job) {
+  job.FromVector(std::vector<int>()).Map([](int n) { return Either{'e', {n}}; }).Cache();
+}
+// expect: unions and std::variant are refused, since nobody can see which member is in use: write RopewalkEncode and RopewalkDecode
+void Variants(Session& job) {
+  job.FromVector(std::vector<int>()).Map([](int n) { return std::variant<int, double>(n); }).Cache();
+}
+// expect: Ropewalk cannot encode their type
+void ErrorCodes(Session& job) {
+  job.FromVector(std::vector<int>()).Map([](int) { return std::error_code(); }).Cache();
+}
+// expect: this function carries an address into tasks
+void BoundVariantOfAPointer(Session& job, std::variant<int, const char*> either) {
+  job.ReadLines("in").Map(std::bind([](std::string_view, const auto&) { return 1; }, std::placeholders::_1, either));
 }
 struct Located {
   int id;

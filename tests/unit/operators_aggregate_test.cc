@@ -36,7 +36,28 @@ std::vector<std::uint64_t> WriteAggregates(FakeTask& task, const Maps<K, V>& map
   return hashes;
 }
 
-// Every key in exactly one partition, with what the model says; returns the bytes spilled.
+// The records of all partitions in the order in which they come, encoded, and the bytes spilled.
+template <class K, class V, class Combine>
+std::pair<std::vector<std::string>, std::uint64_t> Merged(const testing::FakeBlocks& blocks, const Shape& shape, Combine combine,
+                                                          bool precise_cursor) {
+  FakeTask task;
+  task.blocks.segments = blocks.segments;
+  task.settings.operator_bytes = shape.operator_bytes;
+  task.context.precise_cursor = precise_cursor;
+  TaskInput input = task.blocks.Input();
+  std::vector<std::string> records;
+  for (std::uint32_t p = 0; p < shape.partitions; ++p) {
+    Status status =
+        MergeAggregates<K, V>(task.context, input, p, combine, [&](std::span<const std::pair<View<K>, View<V>>> batch) -> Status {
+          for (const auto& [key, value] : batch) records.push_back(Encode<K>(key) + Encode<V>(value));
+          return {};
+        });
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+  return {std::move(records), task.spill.bytes};
+}
+
+// Every key in exactly one partition, with what the model says, and the same from a retry; returns the bytes spilled.
 template <class K, class V, class Combine>
 std::uint64_t CheckAggregate(const Maps<K, V>& maps, const Shape& shape, Combine combine,
                              std::vector<std::pair<K, V>>* in_order = nullptr) {
@@ -71,6 +92,8 @@ std::uint64_t CheckAggregate(const Maps<K, V>& maps, const Shape& shape, Combine
     EXPECT_TRUE(status.ok()) << status.ToString();
   }
   EXPECT_TRUE(got == model);
+  EXPECT_TRUE((Merged<K, V>(task.blocks, shape, combine, false) == Merged<K, V>(task.blocks, shape, combine, true)))
+      << "a retry, which combines one by one, must hand on the same records in the same order and spill as much";
   return task.spill.bytes;
 }
 
@@ -134,6 +157,24 @@ TEST_F(Aggregate, FloatsAreAddedInMapOrderEachTime) {
   CheckAggregate<std::uint32_t, float>({maps[0]}, {2, 256 << 20}, Plus(), &first);
   CheckAggregate<std::uint32_t, float>({maps[0]}, {2, 256 << 20}, Plus(), &second);
   EXPECT_EQ(first, second);
+}
+
+// Where merges nest, what a table held when it was spilled decides how floats are added.
+TEST_F(Aggregate, ARetryAddsFloatsAlikeWhereMergesNest) {
+  CheckShapes(Make<std::string, float>(
+                  random_, [&] { return std::string(random_() % 60, static_cast<char>('a' + random_() % 26)); }, [&] { return 0.5f; }),
+              Plus());
+  auto maps = Make<std::uint32_t, float>(random_, [&] { return random_() % 5000; }, [&] { return static_cast<float>(random_()) / 7; });
+  auto ordered = [](float a, float b) { return a / 3 + b; };
+  FakeTask task;
+  for (const Shape& shape : kShapes) {
+    task.blocks.segments.clear();
+    task.settings.operator_bytes = shape.operator_bytes;
+    WriteAggregates(task, maps, shape, ordered);
+    EXPECT_TRUE((Merged<std::uint32_t, float>(task.blocks, shape, ordered, false) ==
+                 Merged<std::uint32_t, float>(task.blocks, shape, ordered, true)))
+        << shape.partitions << " partitions, " << shape.operator_bytes << " bytes";
+  }
 }
 
 TEST_F(Aggregate, NoRecordsOneRecordOneKeyMorePartitionsThanKeys) {
