@@ -23,8 +23,8 @@ Status Written(const std::function<void(Builder&)>& write) {
   return b.Finish().status();
 }
 
-// A body's values are nobody's once it has been written: not those of the next body, which may lie where this one lay and have values of the
-// same numbers, nor of the graph around it.
+// A body's values are nobody's once it has been written: not those of the next body, which may lie where this one lay and have values of
+// the same numbers, nor of the graph around it.
 TEST(Refusals, ValuesOfBodiesThatHaveBeenWritten) {
   Value kept;
   auto doubles = [&](Builder&, const Vars& v) {
