@@ -52,11 +52,14 @@ Status Refused(std::string tag, std::string what, std::string why, std::string f
   return Status(Code::kUserError, std::move(tag), std::move(what), std::move(why), std::move(fix));
 }
 
+// "" where the entry has none: the line "+" of a machine that asks a directory service.
+std::string HomeOf(const passwd& entry) { return entry.pw_dir == nullptr ? "" : entry.pw_dir; }
+
 std::string HomeOf(uid_t user) {
   char buffer[16 << 10];
   passwd entry, *found = nullptr;
-  if (getpwuid_r(user, &entry, buffer, sizeof buffer, &found) != 0 || found == nullptr || found->pw_dir == nullptr) return {};
-  return found->pw_dir;
+  if (getpwuid_r(user, &entry, buffer, sizeof buffer, &found) != 0 || found == nullptr) return {};
+  return HomeOf(*found);
 }
 
 // Whether `output` is or holds the home of somebody. $HOME alone says little: for an executor it is a scratch folder. So whoever runs this
@@ -69,7 +72,7 @@ bool IsOrHoldsAHome(const std::string& output) {
   std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen("/etc/passwd", "re"), std::fclose);
   char buffer[16 << 10];
   passwd entry, *found = nullptr;
-  while (file != nullptr && fgetpwent_r(file.get(), &entry, buffer, sizeof buffer, &found) == 0) homes.emplace_back(found->pw_dir);
+  while (file != nullptr && fgetpwent_r(file.get(), &entry, buffer, sizeof buffer, &found) == 0) homes.push_back(HomeOf(*found));
   return std::any_of(homes.begin(), homes.end(),
                      [&](const std::string& home) { return home.starts_with('/') && IsOrHolds(output, Canonical(home)); });
 }

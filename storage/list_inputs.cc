@@ -77,8 +77,8 @@ Status RefuseHiddenContent(const std::string& path) {
   if (fd < 0) return Unreadable(errno, path);
   struct stat info;
   char byte;
-  const bool looked = fstat(fd, &info) == 0;
-  const ssize_t n = looked ? pread(fd, &byte, 1, 0) : -1;
+  ssize_t n = fstat(fd, &info) == 0 ? pread(fd, &byte, 1, 0) : -1;
+  if (n > 0 && info.st_size == 0 && fstat(fd, &info) != 0) n = -1;  // it may have grown between the two
   const int error = errno;
   close(fd);
   if (n < 0) return Unreadable(error, path);

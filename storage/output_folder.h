@@ -8,7 +8,7 @@
 //   .out.ropewalk-<key>/a/<part>.<attempt>   what attempts write
 //   .out.ropewalk-<key>/commit/              what will be published (storage/commit_output.h)
 //
-// Thread rule: one writer a thread; Commit() in one place at a time.
+// Thread rule: one writer a thread; any number of commits at once, where each is an attempt of its own (storage/commit_output.h).
 #pragma once
 
 #include <cstdint>
@@ -70,11 +70,12 @@ struct OutputTotals {
 };
 Result<OutputTotals> TotalsOf(std::span<const std::string> winners);
 
-// Removes the hidden sibling of a job that failed or was cancelled. Best effort.
+// Removes the hidden sibling of a job that failed or was cancelled. It is renamed first, so that nothing partial can be published from it.
+// Best effort.
 void DiscardOutput(const OutputSpec& spec);
 
-// The same while tasks may still be writing or a commit may be under way: the sibling is renamed first, so that nothing partial can be
-// published from it any more. The process must end right after it.
+// The same while tasks may still be writing: once more where one that opens its part just then has made the sibling anew. The process must
+// end right after it.
 void AbandonOutput(const OutputSpec& spec);
 
 }  // namespace ropewalk::storage

@@ -27,7 +27,7 @@ struct PartWriter::Impl {
 
   Status Flush() {
     // A forked child shares the offset: what it wrote would stand between its parent's bytes.
-    if (!home.here()) return Status(Code::kInternal, "OUT08", "a forked child writes its parent's " + QuotedPath(path));
+    if (!home.here()) return Status(Code::kInternal, "OUT09", "a forked child writes its parent's " + QuotedPath(path));
     if (filled == 0) return {};
     int error = file->Append(std::as_bytes(std::span<const char>(buffer->data(), filled)));
     filled = 0;

@@ -10,7 +10,10 @@ namespace {
 std::string TaskText(const StageRun& run, std::uint32_t task) { return "task " + Number(task) + " of " + StageText(run.stage); }
 
 std::string Place(std::uint64_t split, std::uint64_t offset, const std::string& source) {
-  std::string text = "input split " + Number(split) + ", offset " + Number(offset);
+  std::string text = "input split " + Number(split) + ", ";
+  // No path: words that say what the offset counts, as the task itself says it (worker/task/task_runner.cc).
+  if (!source.empty() && source.find('/') == std::string::npos) return text + "record " + Number(offset) + " of " + EscapeForLog(source);
+  text += "offset " + Number(offset);
   if (!source.empty()) text += " of " + EscapeForLog(source);
   if (source.ends_with(".gz") || source.ends_with(".zst")) text += " (decompressed)";
   return text;

@@ -426,7 +426,7 @@ TEST_F(ClusterReplay, ARecordThatKillsItsCombinerIsNamed) {
   }
   auto behind = Submit("reduce_crash");
   EXPECT_EQ(behind->Wait(), 1) << behind->err();
-  EXPECT_NE(behind->err().find("every time at input split 0, offset 39 of the shuffled records"), std::string::npos) << behind->err();
+  EXPECT_NE(behind->err().find("every time at input split 0, record 39 of the shuffled records"), std::string::npos) << behind->err();
 }
 
 TEST_F(ClusterReplay, MainsOwnEndIsTheJobs) {
