@@ -104,7 +104,7 @@ class Script {
       if (options.contains("at")) {
         std::vector<std::string> parts = Split(options["at"], ':');
         TaskAttempt id = ParseAttempt(parts.at(0));
-        event.cursors.push_back({id, id.task, Number(parts.at(1)), 11, "in.txt"});
+        event.cursors.push_back({id, id.task, Number(parts.at(1)), 11, "/data/in.txt"});
       }
       Step(event);
     } else if (verb == "returned") {
@@ -131,7 +131,7 @@ class Script {
     } else if (verb == "failed") {
       std::string text = words.at(4);
       for (std::size_t i = 5; i < words.size(); ++i) text += " " + words[i];
-      Step(TaskFailed{executor(), JobId{1}, ParseAttempt(words.at(2)), Failure(words.at(3), text), 0, 42, "in.txt"});
+      Step(TaskFailed{executor(), JobId{1}, ParseAttempt(words.at(2)), Failure(words.at(3), text), 0, 42, "/data/in.txt"});
     } else if (verb == "fetch") {
       TaskAttempt producer = ParseAttempt(words.at(3));
       Step(FetchFailed{executor(),
