@@ -1,0 +1,17 @@
+// Measures what messages cost between the ranks of a communicator (link_model.h), in well under a second on one machine: vectors there and
+// back between rank 0 and each other rank, all ranks sending at once, chains of small messages, and how fast a processor adds up.
+//
+// Thread rule: as Communicator::Run().
+#pragma once
+
+#include "base/status.h"
+#include "mlrunner/collective/communicator.h"
+#include "mlrunner/collective/link_model.h"
+
+namespace ropewalk::collective {
+
+// A blocking call of all ranks, with nothing submitted under way; each gets the same model. `dtype` and `op` are of the sums to be timed.
+// The communicator's table must have send_recv, all_to_all_v, ring, direct and barrier (COLL11), its pool room for 8 MiB (COLL13).
+Result<LinkModel> Calibrate(Communicator* ranks, Dtype dtype = Dtype::kF32, ReduceOp op = ReduceOp::kSum);
+
+}  // namespace ropewalk::collective

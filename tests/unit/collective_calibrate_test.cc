@@ -1,0 +1,175 @@
+// What messages cost: constants that are put into virtual time come out of the fit, and what is measured is the same on all ranks.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+#include <set>
+
+#include "base/random.h"
+#include "mlrunner/collective/calibrate.h"
+#include "mlrunner/collective/run/call_steps.h"
+#include "mlrunner/collective/simulate.h"
+#include "tests/unit/collective_gang.h"
+
+namespace ropewalk::collective::testing {
+namespace {
+
+// What Calibrate() would measure in a world of these constants, each time up to `noise` too long or too short.
+LinkTimings MeasuredIn(const LinkModel& world, std::int32_t ranks, bool shares_memory, double noise = 0, std::uint64_t seed = 0) {
+  Random random(seed);
+  auto timed = [&](std::string_view algorithm, Request request, Sizes sizes) {
+    request.ranks = ranks;
+    auto plan = BuildPlan(algorithm, request);
+    EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+    auto ns = PredictNs(world, *plan, sizes);
+    EXPECT_TRUE(ns.ok()) << ns.status().ToString();
+    return *ns * (1 + noise * (2 * random.Unit() - 1));
+  };
+  LinkTimings timings{.ranks = ranks, .shares_memory = shares_memory, .copy_ns_per_byte = world.copy_ns_per_byte};
+  timings.fold_ns_per_byte = world.reduce_ns_per_byte + (shares_memory ? world.copy_ns_per_byte : 0);
+  timings.chain_ns = timed("ring", {}, {.count = ranks});
+  timings.fan_ns = timed("direct", {}, {.count = ranks});
+  for (std::int64_t bytes : {64 << 10, 512 << 10, 4 << 20}) {
+    Sizes sizes{.table = std::vector<std::int64_t>(static_cast<std::size_t>(ranks * ranks))};
+    for (std::int32_t rank = 0; rank < ranks; ++rank) sizes.table[static_cast<std::size_t>(rank * ranks + (rank + 1) % ranks)] = bytes;
+    timings.shift.push_back({bytes, timed("all_to_all_v", {.collective = Collective::kAllToAllV, .dtype = Dtype::kU8}, sizes)});
+  }
+  timings.one_way.resize(static_cast<std::size_t>(ranks));
+  for (std::int32_t peer = 1; peer < ranks; ++peer)
+    for (std::int64_t bytes : {8, 4 << 10, 32 << 10, 256 << 10})
+      timings.one_way[static_cast<std::size_t>(peer)].push_back(
+          {bytes, timed("send_recv", {.collective = Collective::kSendRecv, .dtype = Dtype::kU8, .peer = peer}, {.count = bytes})});
+  return timings;
+}
+
+LinkModel Network() {
+  LinkModel world;
+  world.call_ns = 3'000;
+  world.latency_ns = 20'000;
+  world.overhead_ns = 1'200;
+  world.ns_per_byte = .4;
+  world.reduce_ns_per_byte = .05;
+  world.copy_ns_per_byte = .03;
+  return world;
+}
+LinkModel Memory() {
+  LinkModel world;
+  world.call_ns = 1'500;
+  world.latency_ns = 400;
+  world.overhead_ns = 60;
+  world.ns_per_byte = .1;
+  world.reduce_ns_per_byte = .04;
+  world.copy_ns_per_byte = .1;
+  return world;
+}
+
+void ExpectFitted(const LinkModel& fitted, const LinkModel& world, std::int32_t ranks, double tolerance) {
+  const double hop = world.latency_ns + 2 * world.overhead_ns;
+  EXPECT_NEAR(fitted.latency_ns + 2 * fitted.overhead_ns, hop, tolerance * hop);
+  EXPECT_NEAR(fitted.call_ns, world.call_ns, tolerance * (world.call_ns + hop));
+  EXPECT_NEAR(fitted.ns_per_byte, world.ns_per_byte, tolerance * world.ns_per_byte);
+  EXPECT_NEAR(fitted.reduce_ns_per_byte, world.reduce_ns_per_byte, 1e-9);
+  EXPECT_EQ(fitted.copy_ns_per_byte, world.copy_ns_per_byte);
+  // Two ranks wait for every message of each other: there is nothing that would tell overhead from latency.
+  EXPECT_NEAR(fitted.overhead_ns, ranks == 2 ? 0 : world.overhead_ns, tolerance * hop);
+  ASSERT_EQ(fitted.from_first.size(), static_cast<std::size_t>(ranks));
+  for (std::int32_t peer = 1; peer < ranks; ++peer) {
+    EXPECT_NEAR(fitted.from_first[peer].ns, world.call_ns + hop, 2 * tolerance * (world.call_ns + hop));
+    EXPECT_NEAR(fitted.from_first[peer].ns_per_byte, world.ns_per_byte, 2 * tolerance * world.ns_per_byte);
+  }
+}
+
+TEST(LinkModel, ConstantsOfAWorldComeOutOfTheFit) {
+  for (std::int32_t ranks : {2, 3, 4, 8}) {
+    SCOPED_TRACE(ranks);
+    ExpectFitted(FitLinks(MeasuredIn(Network(), ranks, false)), Network(), ranks, .01);
+    ExpectFitted(FitLinks(MeasuredIn(Memory(), ranks, true)), Memory(), ranks, .01);
+  }
+}
+
+TEST(LinkModel, NoiseOfAFewPercentMovesThemByAFew) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    ExpectFitted(FitLinks(MeasuredIn(Network(), 4, false, .02, seed)), Network(), 4, .15);
+  }
+}
+
+TEST(LinkModel, WhatIsFittedPredictsWhatWasNotMeasured) {
+  for (std::int32_t ranks : {2, 4, 5}) {
+    const LinkModel fitted = FitLinks(MeasuredIn(Network(), ranks, false));
+    for (const char* algorithm : {"direct", "ring", "recursive_doubling", "chain"})
+      for (std::int64_t count : {1, 1000, 1'000'000}) {
+        auto plan = BuildPlan(algorithm, {.ranks = ranks, .segment_bytes = 512 << 10});
+        ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+        auto predicted = PredictNs(fitted, *plan, {.count = count}), truth = PredictNs(Network(), *plan, {.count = count});
+        ASSERT_TRUE(predicted.ok() && truth.ok());
+        // With two ranks overhead counts as latency, and is not seen where a rank has several messages to handle.
+        EXPECT_NEAR(*predicted, *truth, (ranks == 2 ? .1 : .02) * *truth) << algorithm << " " << count << " " << ranks;
+      }
+  }
+}
+
+TEST(LinkModel, TimesThatMakeNoSenseGiveNoNegativeNumber) {
+  for (double chain : {0.0, 1.0, 1e9})
+    for (double fan : {0.0, 1.0, 1e9}) {
+      LinkTimings timings{
+          .ranks = 4, .shares_memory = true, .chain_ns = chain, .fan_ns = fan, .fold_ns_per_byte = .1, .copy_ns_per_byte = .3};
+      timings.one_way = {{}, {{8, 5e3}, {1 << 20, 1e3}}, {{8, 0}, {16, 0}}, {{8, 1e3}}};
+      timings.shift = {{64, 1e6}, {1 << 20, 1e3}};
+      const LinkModel model = FitLinks(timings);
+      for (double number : {model.call_ns, model.latency_ns, model.overhead_ns, model.ns_per_byte, model.reduce_ns_per_byte})
+        EXPECT_TRUE(std::isfinite(number) && number >= 0) << number << " for " << chain << ", " << fan;
+      for (const Line& line : model.from_first) EXPECT_TRUE(line.ns >= 0 && line.ns_per_byte >= 0);
+    }
+  EXPECT_EQ(FitLinks({.ranks = 1, .chain_ns = 700}).call_ns, 700);
+}
+
+class Calibrations : public ::testing::TestWithParam<Wire> {};
+INSTANTIATE_TEST_SUITE_P(Wires, Calibrations, ::testing::Values(Wire::kShared, Wire::kTcp),
+                         [](const auto& info) { return std::string(info.param == Wire::kShared ? "shared" : "tcp"); });
+
+TEST_P(Calibrations, GiveAllRanksTheSameNumbers) {
+  for (std::int32_t ranks : {1, 2, 3}) {
+    std::mutex mutex;
+    std::set<std::vector<double>> models;
+    WithRanks(ranks, Over(GetParam()), [&](Communicator& all, Meeting&) {
+      auto model = Calibrate(&all);
+      ASSERT_TRUE(model.ok()) << model.status().ToString();
+      EXPECT_GT(model->copy_ns_per_byte, 0);
+      EXPECT_GE(model->reduce_ns_per_byte, 0);
+      std::vector<double> numbers = {model->call_ns,     model->latency_ns,         model->overhead_ns,
+                                     model->ns_per_byte, model->reduce_ns_per_byte, model->copy_ns_per_byte};
+      EXPECT_EQ(model->from_first.size(), ranks == 1 ? 0u : static_cast<std::size_t>(ranks));
+      for (const Line& line : model->from_first) numbers.insert(numbers.end(), {line.ns, line.ns_per_byte});
+      if (ranks > 1) {
+        // Where ranks share processors, what a message costs may be all overhead.
+        EXPECT_GT(model->latency_ns + model->overhead_ns, 0);
+        EXPECT_GT(model->ns_per_byte, 0);
+      }
+      std::lock_guard lock(mutex);
+      models.insert(numbers);
+    });
+    EXPECT_EQ(models.size(), 1u) << "ranks that choose by them must choose the same";
+  }
+}
+
+// The plan that is predicted is the one that runs.
+TEST_P(Calibrations, APlanOfACallHasItsSteps) {
+  WithRanks(3, Over(GetParam()), [&](Communicator& all, Meeting&) {
+    for (const char* algorithm : {"", "ring", "chain"})
+      for (std::int64_t count : {7, 300'000}) {
+        std::vector<float> vector(static_cast<std::size_t>(count));
+        const CollectiveCall call{.in = vector.data(), .out = vector.data(), .count = count, .name = "x", .algorithm = algorithm};
+        auto plan = PlanOf(all, call);
+        ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+        auto steps = CountSteps(plan->header, plan->programs[static_cast<std::size_t>(all.rank())], {.count = count});
+        ASSERT_TRUE(steps.ok()) << steps.status().ToString();
+        const std::uint64_t before = all.steps();
+        ASSERT_TRUE(all.Run(call).ok());
+        EXPECT_EQ(all.steps() - before, *steps) << plan->header.algorithm << " of " << count;
+      }
+  });
+}
+
+}  // namespace
+}  // namespace ropewalk::collective::testing
