@@ -13,7 +13,7 @@ namespace ropewalk::collective {
 using mlrunner::Dtype;
 using mlrunner::Name;
 
-// kAvg is kSum with a scale of 1/ranks: plans know it as that.
+// kAvg is kSum with a scale of 1/ranks: plans know it as that. Of floats only.
 enum class ReduceOp : std::uint8_t { kSum, kMin, kMax, kProd, kAvg };
 
 // The type in which partial results of `dtype` are held within one step.

@@ -161,7 +161,6 @@ void ExpectAllreduced(const Plan& plan, const Ran& ran, std::int64_t count, cons
     }
     if (request.op == ReduceOp::kAvg) expected /= request.ranks, size /= request.ranks;
     if (request.op == ReduceOp::kProd) size = std::abs(expected);
-    if (request.op == ReduceOp::kAvg && !IsFloat(request.dtype)) expected = std::trunc(expected);
     double got = Get(request.dtype, ran.out[0].data(), i);
     // Below the smallest normal f16 the spacing is fixed.
     double bound = request.ranks * epsilon * size + (request.dtype == Dtype::kF16 ? request.ranks * 0x1p-25 : 0);
@@ -268,6 +267,7 @@ TEST_P(Runs, TypesAndOperations) {
   for (Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kF16, Dtype::kBF16, Dtype::kI32, Dtype::kI64})
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProd, ReduceOp::kAvg})
       for (const char* algorithm : {"direct", "ring", "recursive_doubling", "chain"}) {
+        if (op == ReduceOp::kAvg && !IsFloat(dtype)) continue;  // refused
         Plan plan = Built(algorithm, {.dtype = dtype, .op = op, .ranks = 4, .channels = 1, .segment_bytes = 512});
         Ran ran = RunAll(GetParam(), plan, 301, true, 11);
         ExpectAllreduced(plan, ran, 301, std::string(algorithm) + " " + std::string(Name(dtype)) + " " + std::string(Name(op)));

@@ -42,6 +42,23 @@ Status CheckForm(const Algorithm& algorithm, const Request& request) {
   return {};
 }
 
+// Where the operation is looked at.
+bool AddsUp(Collective collective) {
+  switch (collective) {
+    case Collective::kAllreduce:
+    case Collective::kReduceScatter:
+      return true;
+    case Collective::kAllgather:
+    case Collective::kBroadcast:
+    case Collective::kAllToAllV:
+    case Collective::kBarrier:
+    case Collective::kSendRecv:
+    case Collective::kMix:
+      return false;
+  }
+  return false;
+}
+
 Status Declare(const Algorithm& algorithm, const Request& request, Header* header) {
   header->algorithm = algorithm.name;
   header->request = request;
@@ -65,6 +82,11 @@ Status Declare(const Algorithm& algorithm, const Request& request, Header* heade
   if (!IsNumber(request.dtype))
     return Status(Code::kInvalid, "COLL10", name + ": elements of type " + std::string(Name(request.dtype)) + " cannot be added up",
                   "collectives are for numbers: f32, f64, f16, bf16, i32, i64 and u8", "convert the vector; flags travel as u8");
+  if (request.op == ReduceOp::kAvg && !IsFloat(request.dtype) && AddsUp(request.collective))
+    return Status(Code::kInvalid, "COLL10", name + ": no mean of whole numbers",
+                  "the mean of elements of type " + std::string(Name(request.dtype)) +
+                      " is none of that type in general, and whoever rounds it decides what is lost",
+                  "sum them (ReduceOp::kSum) and divide as it suits, or convert the vector to f32 or f64");
   if (request.deterministic && !algorithm.deterministic)
     return Status(Code::kInvalid, "COLL10", name + " is not possible in deterministic mode",
                   "it adds in an order of its own; deterministic mode fixes the left fold over the ranks", "use direct or chain");

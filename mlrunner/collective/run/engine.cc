@@ -112,6 +112,7 @@ bool Engine::Fail(const Status& why) {
   {
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return false;
+    transport_->Revoke();
     failure_ = why;
     has_failed_.store(true, std::memory_order_release);
   }

@@ -716,6 +716,12 @@ Outcome Instance::Try(const Interpreter& at, const Step& step) {
              step.scale == kNone ? 1 : header_->scales[step.scale], DtypeOf(program_->chunks[step.dst].buffer), PlaceOf(at, step.dst),
              at.At(step.dst).count);
   if (locked >= 0) means_.one_sided->Unlock(locked);
+  // A rank that fails gives its memory back while this one may be reading it. Then the step waits for the failure and is not done again.
+  for (std::int32_t i = 0; i < step.operand_count; ++i)
+    if (operands[i].peer != kNone && !transport_->IsSound(operands[i].peer)) {
+      missing_[at.channel()] = operands[i].peer;
+      return Outcome::kBlocked;
+    }
   for (std::int32_t i = 0; i < step.operand_count; ++i) {
     if (operands[i].peer == kNone) continue;
     transport_->Consume(operands[i].peer, channel);

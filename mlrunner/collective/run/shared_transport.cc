@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -20,6 +21,12 @@ namespace {
 constexpr std::uint32_t kSleepMsMax = 100;
 // A look at all that an engine drives takes as long as so many pauses of a spinning thread, about.
 constexpr std::uint32_t kPausesOfALook = 4;
+// How long messages that are gone wait for the one who knows why.
+constexpr std::int64_t kVerdictMsMax = 2'000;
+
+std::int64_t NowMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -73,8 +80,12 @@ std::size_t Board::BytesBeforeLabels(std::int32_t ranks, std::int32_t channels) 
   return sizeof(Sleeper) * (count + 1) + sizeof(Edge) * count * count * static_cast<std::size_t>(channels);
 }
 
-std::size_t Board::BytesFor(std::int32_t ranks, std::int32_t channels) {
+std::size_t Board::BytesBeforeRevoked(std::int32_t ranks, std::int32_t channels) {
   return BytesBeforeLabels(ranks, channels) + sizeof(Label) * static_cast<std::size_t>(ranks) * static_cast<std::size_t>(channels);
+}
+
+std::size_t Board::BytesFor(std::int32_t ranks, std::int32_t channels) {
+  return BytesBeforeRevoked(ranks, channels) + sizeof(std::atomic<std::uint32_t>) * static_cast<std::size_t>(ranks);
 }
 
 SharedTransport::SharedTransport(std::int32_t rank, Board board, std::vector<char*> pools, std::size_t pool_bytes)
@@ -91,6 +102,29 @@ void SharedTransport::Abort(const Board& board, std::int32_t lost_rank) {
   std::uint32_t none = 0;
   board.lost().compare_exchange_strong(none, static_cast<std::uint32_t>(lost_rank) + 1);
   for (std::int32_t rank = 0; rank < board.ranks(); ++rank) collective::Ring(board.SleeperOf(rank));
+}
+
+void SharedTransport::Abort() {
+  Revoke();
+  Abort(board_, rank_);
+}
+
+void SharedTransport::Revoke() {
+  board_.RevokedOf(rank_).store(1, std::memory_order_relaxed);
+  // Before anything that the memory's owners write now. Nobody is waited for: a peer that stands still in the middle of a message would
+  // hold them up.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+bool SharedTransport::IsSound(std::int32_t peer) {
+  // After everything that was read.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (board_.RevokedOf(peer).load(std::memory_order_relaxed) == 0) return true;
+  if (revoked_by_ < 0) {
+    revoked_by_ = peer;
+    revoked_at_ms_ = NowMs();
+  }
+  return false;
 }
 
 void SharedTransport::SetLabel(std::int32_t first_channel, std::int32_t channels, const CallLabel& label) {
@@ -176,6 +210,7 @@ const void* SharedTransport::Peek(std::int32_t peer, std::int32_t channel, std::
     if (left && channel != listening_) Lost(peer, "its program has ended");
     return nullptr;
   }
+  if (!IsSound(peer)) return nullptr;
   bool outside = pools_[peer] != nullptr && slot.bytes > 0 && (slot.place > pool_bytes_ || slot.bytes > pool_bytes_ - slot.place);
   if (slot.bytes != bytes || slot.fingerprint != labels_[channel].fingerprint || outside) {
     if (!status_.ok()) return nullptr;
@@ -237,6 +272,7 @@ void SharedTransport::Wait(bool spin) {
       status_ =
           Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(lost - 1) + " is lost", "its process ended, or it was aborted", "");
   }
+  if (revoked_by_ >= 0 && NowMs() - revoked_at_ms_ > kVerdictMsMax) Lost(revoked_by_, "it has failed, or was aborted");
   if (!status_.ok()) return;
   Sleeper* sleeper = board_.SleeperOf(rank_);
   const std::uint32_t for_what = kForMessage | (wants_room_.exchange(false, std::memory_order_relaxed) ? kForRoom : 0);

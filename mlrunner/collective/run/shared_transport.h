@@ -72,6 +72,10 @@ class Board {
   Label& LabelOf(std::int32_t rank, std::int32_t channel) const {
     return reinterpret_cast<Label*>(memory_ + BytesBeforeLabels(ranks_, channels_))[rank * channels_ + channel];
   }
+  // Not 0: what this rank has posted is no longer there. Written once, and read with every message.
+  std::atomic<std::uint32_t>& RevokedOf(std::int32_t rank) const {
+    return reinterpret_cast<std::atomic<std::uint32_t>*>(memory_ + BytesBeforeRevoked(ranks_, channels_))[rank];
+  }
   Sleeper* SleeperOf(std::int32_t rank) const { return reinterpret_cast<Sleeper*>(memory_) + 1 + rank; }
   // 0, or 1 + the rank that was lost.
   std::atomic<std::uint32_t>& lost() const { return *reinterpret_cast<std::atomic<std::uint32_t>*>(memory_); }
@@ -80,6 +84,7 @@ class Board {
 
  private:
   static std::size_t BytesBeforeLabels(std::int32_t ranks, std::int32_t channels);
+  static std::size_t BytesBeforeRevoked(std::int32_t ranks, std::int32_t channels);
   char* memory_;
   std::int32_t ranks_, channels_;
 };
@@ -98,6 +103,8 @@ class SharedTransport : public Transport {
   void Post(std::int32_t peer, std::int32_t channel, const void* data, std::size_t bytes) override;
   const void* Peek(std::int32_t peer, std::int32_t channel, std::size_t index, void* landing, std::size_t bytes) override;
   void Consume(std::int32_t peer, std::int32_t channel) override;
+  void Revoke() override;
+  bool IsSound(std::int32_t peer) override;
   std::uint64_t Posted(std::int32_t peer, std::int32_t channel) const override {
     return board_.EdgeOf(rank_, peer, channel).posted.load(std::memory_order_relaxed);
   }
@@ -115,7 +122,7 @@ class SharedTransport : public Transport {
   void Ring() override { collective::Ring(board_.SleeperOf(rank_)); }
   void SetLeft(std::int32_t peer) override;
   void Interrupt(const Status& why) override;
-  void Abort() override { Abort(board_, rank_); }
+  void Abort() override;
   const Status& status() const override { return status_; }
 
  private:
@@ -138,6 +145,8 @@ class SharedTransport : public Transport {
   std::uint32_t looks_ = 0;
   std::atomic<bool> wants_room_{false};  // the last look missed a slot or a flush, not only messages
   std::uint32_t announced_ = 0;          // for what it will sleep unless the next look finds something; 0: not yet
+  std::int32_t revoked_by_ = -1;         // the first whose messages were gone; why is not known yet
+  std::int64_t revoked_at_ms_ = 0;
   Interruption interruption_;
   Status status_;
 };

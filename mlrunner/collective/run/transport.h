@@ -33,6 +33,12 @@ class Transport {
   virtual const void* Peek(std::int32_t peer, std::int32_t channel, std::size_t index, void* landing, std::size_t bytes) = 0;
   // The first of them has been read.
   virtual void Consume(std::int32_t peer, std::int32_t channel) = 0;
+  // What this rank has posted is its callers' again, who write over it: whoever still reads it finds out by IsSound(). It stays so. From
+  // any thread, before any call ends with an error.
+  virtual void Revoke() = 0;
+  // Whether what has been read of `peer`'s messages until now is what it had posted. If not, the reader must not use it, Peek() finds no
+  // more of them, and in a while Wait() fails, if nobody has said before why.
+  virtual bool IsSound(std::int32_t peer) = 0;
   // How many messages have been posted to `peer` on `channel` so far.
   virtual std::uint64_t Posted(std::int32_t peer, std::int32_t channel) const = 0;
   // Whether the memory of the first `messages` of them is the sender's own again. From any thread where memory is shared.
