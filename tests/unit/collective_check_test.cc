@@ -55,7 +55,7 @@ TEST(Check, ProvesEveryAlgorithmForOneRank) {
 
 TEST(Check, ProvesAverages) {
   for (Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16})
-    for (const char* algorithm : {"direct", "ring", "recursive_doubling", "chain"})
+    for (const std::string& algorithm : PlainAllreduces())
       for (int ranks : {1, 2, 5, 8}) {
         Status status = CheckAll(Built(algorithm, {.dtype = dtype, .op = ReduceOp::kAvg, .ranks = ranks, .channels = 1}));
         EXPECT_TRUE(status.ok()) << algorithm << " " << Name(dtype) << " P=" << ranks << "\n" << status.ToString();
@@ -136,7 +136,7 @@ TEST(Check, BytesOfEachRankFollowFromTheLengthsOfItsParts) {
 }
 
 TEST(Check, AlgorithmsThatAddInAnotherOrderAreRefusedInDeterministicMode) {
-  for (std::string algorithm : {"ring", "recursive_doubling", "sra", "native"}) {
+  for (std::string algorithm : {"ring", "recursive_doubling", "halving_doubling", "tree", "double_tree", "sra", "native"}) {
     Request request{.ranks = 4};
     if (algorithm == "sra") request.codecs = {MinMax(8)};
     Request strict = request;

@@ -44,7 +44,12 @@ inline std::vector<Case> AllCases(std::int32_t ranks, std::int64_t segment_bytes
   add("recursive_doubling", {.slots = 1});
   add("chain", {.deterministic = true, .segment_bytes = segment_bytes, .slots = 1});
   add("chain", {.segment_bytes = segment_bytes, .slots = 2});
+  add("halving_doubling", {.segment_bytes = segment_bytes, .slots = 1});
+  add("halving_doubling", {.channels = 2, .segment_bytes = segment_bytes});
   for (std::int32_t root : {0, ranks - 1}) {
+    add("tree", {.root = root, .segment_bytes = segment_bytes, .slots = 1});
+    add("double_tree", {.root = root, .segment_bytes = segment_bytes, .slots = root == 0 ? 1 : 2});
+    add("central_ps", {.root = root, .deterministic = true, .channels = root == 0 ? 1 : 2, .segment_bytes = segment_bytes, .slots = 1});
     add("broadcast_tree", {.collective = Collective::kBroadcast, .root = root, .segment_bytes = segment_bytes, .slots = 1});
     add("broadcast_chain", {.collective = Collective::kBroadcast, .root = root, .segment_bytes = segment_bytes});
     add("send_recv", {.collective = Collective::kSendRecv, .root = root, .peer = ranks / 2, .segment_bytes = segment_bytes});
@@ -60,6 +65,16 @@ inline std::vector<Case> AllCases(std::int32_t ranks, std::int64_t segment_bytes
   add("window_relaxed", {.collective = Collective::kMix, .mixing = RingOfNeighbours(ranks)});
   add("native", {});
   return cases;
+}
+
+// The allreduces of the table that take every operation and need nothing beside a transport.
+inline std::vector<std::string> PlainAllreduces() {
+  std::vector<std::string> names;
+  for (const Algorithm& algorithm : Algorithms())
+    if (algorithm.collective == Collective::kAllreduce && algorithm.codecs == Codecs::kNone && algorithm.name != "eager" &&
+        algorithm.name != "native")
+      names.emplace_back(algorithm.name);
+  return names;
 }
 
 // What a run of a plan takes beside a transport.

@@ -202,13 +202,13 @@ class Runs : public ::testing::TestWithParam<Kind> {};
 
 TEST_P(Runs, EveryAlgorithmOverEveryGroupAndLength) {
   for (int ranks : {1, 2, 3, 4, 5, 8})
-    for (std::int64_t count : {std::int64_t{1}, std::int64_t{7}, std::int64_t{5003}})
+    for (std::int64_t count : {0, 1, 7, 5003})
       for (bool in_place : {false, true})
-        for (const char* algorithm : {"direct", "ring", "recursive_doubling", "chain"}) {
+        for (const std::string& algorithm : PlainAllreduces()) {
           Plan plan = Built(algorithm, {.ranks = ranks, .channels = 2, .segment_bytes = 1024});
           Ran ran = RunAll(GetParam(), plan, count, in_place, 7, 2);
           ExpectAllreduced(plan, ran, count,
-                           std::string(algorithm) + " P=" + std::to_string(ranks) + " N=" + std::to_string(count) + " " + Name(GetParam()));
+                           algorithm + " P=" + std::to_string(ranks) + " N=" + std::to_string(count) + " " + Name(GetParam()));
         }
 }
 
@@ -266,17 +266,17 @@ TEST_P(Runs, HaveTheTraceOfVirtualTime) {
 TEST_P(Runs, TypesAndOperations) {
   for (Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kF16, Dtype::kBF16, Dtype::kI32, Dtype::kI64})
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProd, ReduceOp::kAvg})
-      for (const char* algorithm : {"direct", "ring", "recursive_doubling", "chain"}) {
+      for (const std::string& algorithm : PlainAllreduces()) {
         if (op == ReduceOp::kAvg && !IsFloat(dtype)) continue;  // refused
         Plan plan = Built(algorithm, {.dtype = dtype, .op = op, .ranks = 4, .channels = 1, .segment_bytes = 512});
         Ran ran = RunAll(GetParam(), plan, 301, true, 11);
-        ExpectAllreduced(plan, ran, 301, std::string(algorithm) + " " + std::string(Name(dtype)) + " " + std::string(Name(op)));
+        ExpectAllreduced(plan, ran, 301, algorithm + " " + std::string(Name(dtype)) + " " + std::string(Name(op)));
       }
 }
 
 // The sum of these is infinite in f16; their mean is not.
 TEST_P(Runs, MeansOfLargeHalvesAreFinite) {
-  for (const char* algorithm : {"direct", "ring", "recursive_doubling", "chain"}) {
+  for (const std::string& algorithm : PlainAllreduces()) {
     Plan plan = Built(algorithm, {.dtype = Dtype::kF16, .op = ReduceOp::kAvg, .ranks = 4, .channels = 1});
     Fabric fabric(GetParam(), 4, plan.header.channel_count);
     OnAllRanks(4, [&](std::int32_t rank) {
@@ -297,7 +297,7 @@ TEST_P(Runs, DeterministicModeGivesTheSameBitsHoweverItIsDone) {
   for (Dtype dtype : {Dtype::kF32, Dtype::kBF16})
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
       std::vector<char> first;
-      for (const char* algorithm : {"direct", "chain"})
+      for (const char* algorithm : {"direct", "chain", "central_ps"})
         for (std::int64_t segment_bytes : {0, 64, 1000}) {
           Plan plan = Built(algorithm, {.dtype = dtype, .op = op, .ranks = 5, .deterministic = true, .segment_bytes = segment_bytes});
           Ran ran = RunAll(GetParam(), plan, 997, true, 13);
@@ -354,7 +354,7 @@ TEST(Instance, RefusesWhatItHasNoMachineFor) {
 // What peers cannot read is copied to where they can.
 TEST(Instance, PrivateMemoryIsStagedWherePeersReadPools) {
   for (std::int64_t count : {100, 20'000})
-    for (const char* algorithm : {"direct", "ring", "recursive_doubling", "chain"}) {
+    for (const std::string& algorithm : PlainAllreduces()) {
       Plan plan = Built(algorithm, {.dtype = Dtype::kI64, .ranks = 3, .channels = 1, .segment_bytes = 4096});
       Fabric fabric(Kind::kPools, 3, plan.header.channel_count);
       OnAllRanks(3, [&](std::int32_t rank) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "mlrunner/collective/run/choose.h"
 #include "mlrunner/collective/run/codecs.h"
 #include "tests/unit/collective_gang.h"
 
@@ -36,12 +37,22 @@ class TableOfCalls : public ::testing::TestWithParam<Wire> {};
 INSTANTIATE_TEST_SUITE_P(Wires, TableOfCalls, ::testing::Values(Wire::kShared, Wire::kTcp),
                          [](const auto& info) { return std::string(info.param == Wire::kShared ? "shared" : "tcp"); });
 
+// Long enough for the choice of large vectors, or short enough for that of small ones.
+std::int64_t CountFor(const Algorithm& algorithm) {
+  return algorithm.name == "recursive_doubling" || algorithm.name == "broadcast_tree" ? 16 : 50'000;
+}
+
+// The algorithm of a call for what `algorithm` does that names none.
+std::string_view WhatIsChosen(Wire wire, const Algorithm& algorithm) {
+  return Choose({.collective = algorithm.collective, .ranks = 2}, algorithm.codecs != Codecs::kNone, CountFor(algorithm),
+                wire == Wire::kShared, 0)
+      .algorithm;
+}
+
 // A call by `algorithm`, or by what is chosen for the same, between ranks that have `table`: its tag, empty where it went well.
 std::string TagOfCall(Wire wire, std::span<const Algorithm> table, const Algorithm& algorithm, bool by_name) {
   constexpr std::int32_t kRanks = 2;
-  // Long enough for the choice of large vectors, or short enough for that of small ones.
-  const bool is_small = algorithm.name == "recursive_doubling" || algorithm.name == "broadcast_tree";
-  const std::int64_t count = is_small ? 16 : 50'000;
+  const std::int64_t count = CountFor(algorithm);
   std::vector<std::string> tags(kRanks);
   Meeting meeting(kRanks);
   std::vector<std::thread> threads;
@@ -91,8 +102,7 @@ TEST_P(TableOfCalls, WhatIsNotInItCannotBeCalledByNameOrByChoice) {
     // The control: it is there, and runs, or says what else it needs: a quorum, a library.
     const std::string needs = algorithm.name == "eager" ? "COLL10" : algorithm.name == "native" ? "COLL12" : "";
     EXPECT_EQ(TagOfCall(GetParam(), Algorithms(), algorithm, true), needs) << algorithm.name;
-    const bool is_chosen = algorithm.name != "ring" && algorithm.name != "chain" && algorithm.name != "eager" &&
-                           algorithm.name != "native" && algorithm.name != "window_relaxed";
+    const bool is_chosen = WhatIsChosen(GetParam(), algorithm) == algorithm.name;
     EXPECT_EQ(TagOfCall(GetParam(), rest, algorithm, false), is_chosen ? "COLL11" : "") << algorithm.name;
   }
 }

@@ -2,9 +2,12 @@
 
 #include <array>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "mlrunner/collective/builders/phases.h"
 
 namespace ropewalk::collective {
 namespace {
@@ -106,9 +109,24 @@ Program Write(const Algorithm& algorithm, const Header& header, std::int32_t ran
 }  // namespace
 
 std::span<const Algorithm> Algorithms() {
-  static const std::array kAll = {
-      kDirectAllreduce, kRingAllreduce, kDoublingAllreduce, kChainAllreduce, kTreeBroadcast, kChainBroadcast, kDisseminationBarrier,
-      kPointToPoint,    kSra,           kAllToAllV,         kEager,          kWindow,        kWindowRelaxed,  kNativeAllreduce};
+  static const std::array kAll = {kDirectAllreduce,
+                                  kRingAllreduce,
+                                  kDoublingAllreduce,
+                                  kChainAllreduce,
+                                  kTreeBroadcast,
+                                  kChainBroadcast,
+                                  kDisseminationBarrier,
+                                  kPointToPoint,
+                                  kSra,
+                                  kAllToAllV,
+                                  kEager,
+                                  kWindow,
+                                  kWindowRelaxed,
+                                  kNativeAllreduce,
+                                  kHalvingDoublingAllreduce,
+                                  kTreeAllreduce,
+                                  kDoubleTreeAllreduce,
+                                  kCentralAllreduce};
   return kAll;
 }
 
@@ -148,6 +166,12 @@ Result<RankPlan> BuildProgram(const Algorithm& algorithm, const Request& request
                   "build the program of the communicator's own rank, for as many ranks as it has");
   plan.program = Write(algorithm, plan.header, rank);
   return plan;
+}
+
+Group AllRanks(const Writer& w) {
+  Group all{.ranks = std::vector<std::int32_t>(w.ranks()), .place = w.rank()};
+  std::iota(all.ranks.begin(), all.ranks.end(), 0);
+  return all;
 }
 
 void DeclareInOut(Header* header) {

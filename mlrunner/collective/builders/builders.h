@@ -28,5 +28,6 @@ void PromiseAllreduce(PostWriter& post);
 
 extern const Algorithm kDirectAllreduce, kRingAllreduce, kDoublingAllreduce, kChainAllreduce, kTreeBroadcast, kChainBroadcast,
     kDisseminationBarrier, kPointToPoint, kSra, kAllToAllV, kEager, kWindow, kWindowRelaxed, kNativeAllreduce;
+extern const Algorithm kHalvingDoublingAllreduce, kTreeAllreduce, kDoubleTreeAllreduce, kCentralAllreduce;
 
 }  // namespace ropewalk::collective

@@ -1,9 +1,9 @@
 // Recursive doubling: log2(P) rounds in which pairs exchange all they have. With P = 2^k + rest, `rest` ranks hand their vector to a
 // neighbour first and get the result from it. Each round's sum has its own scratch: a sum that was sent may still be read while the next
 // one is stored.
-#include "mlrunner/collective/builders/builders.h"
-
 #include <vector>
+
+#include "mlrunner/collective/builders/phases.h"
 
 namespace ropewalk::collective {
 namespace {
@@ -24,28 +24,34 @@ Status DeclareDoubling(Header* header) {
 }
 
 void WriteDoubling(Writer& w) {
-  const std::int32_t ranks = w.ranks(), rank = w.rank(), rounds = Rounds(ranks), rest = ranks - (1 << rounds);
   const Scales scales = ScalesOf(w.header(), true);
-  const RangeId whole = w.Whole();
-  const ChunkId in = w.At(kIn, whole), out = w.At(kOut, whole);
-  auto sum = [&](std::int32_t round) { return w.At(kSums, w.Placed(whole, whole, round)); };
-  if (ranks == 1) {
-    w.Copy(in, out, scales.before != kNone ? scales.before : scales.after);
+  if (w.ranks() == 1)
+    w.Copy(w.At(kIn, w.Whole()), w.At(kOut, w.Whole()), scales.before != kNone ? scales.before : scales.after);
+  else
+    DoublingAllreduce(w, {.group = AllRanks(w), .range = w.Whole(), .scratch = kSums, .scales = scales});
+}
+
+}  // namespace
+
+void DoublingAllreduce(Writer& w, const Phase& phase) {
+  const Group& group = phase.group;
+  const Scales& scales = phase.scales;
+  const std::int32_t place = group.place, rounds = Rounds(group.size()), rest = group.size() - (1 << rounds);
+  const ChunkId in = w.At(phase.in, phase.range), out = w.At(phase.out, phase.range);
+  auto sum = [&](std::int32_t round) { return w.At(phase.scratch, w.Placed(phase.range, phase.range, round)); };
+  if (place < 2 * rest && place % 2 == 0) {
+    w.Send(in, group.ranks[place + 1]);
+    w.Recv(group.ranks[place + 1], out);
     return;
   }
-  if (rank < 2 * rest && rank % 2 == 0) {
-    w.Send(in, rank + 1);
-    w.Recv(rank + 1, out);
-    return;
-  }
-  if (rank < 2 * rest)
-    w.Fold(Op::kRecvReduce, {From(rank - 1, in, scales.before), Local(in, scales.before)}, {.dst = sum(0)});
+  if (place < 2 * rest)
+    w.Fold(Op::kRecvReduce, {From(group.ranks[place - 1], in, scales.before), Local(in, scales.before)}, {.dst = sum(0)});
   else
     w.Copy(in, sum(0), scales.before);
 
-  const std::int32_t index = rank < 2 * rest ? rank / 2 : rank - rest;
+  const std::int32_t index = place < 2 * rest ? place / 2 : place - rest;
   for (std::int32_t round = 0; round < rounds; ++round) {
-    const std::int32_t other = index ^ (1 << round), peer = other < rest ? 2 * other + 1 : other + rest;
+    const std::int32_t other = index ^ (1 << round), peer = group.ranks[other < rest ? 2 * other + 1 : other + rest];
     const bool last = round == rounds - 1;
     w.Send(sum(round), peer);
     Operand mine = Local(sum(round)), theirs = From(peer, sum(round));
@@ -53,10 +59,8 @@ void WriteDoubling(Writer& w) {
     std::vector<Operand> operands = index < other ? std::vector<Operand>{mine, theirs} : std::vector<Operand>{theirs, mine};
     w.Fold(Op::kRecvReduce, operands, {.dst = last ? out : sum(round + 1), .scale = last ? scales.after : kNone});
   }
-  if (rank < 2 * rest) w.Send(out, rank - 1);
+  if (place < 2 * rest) w.Send(out, group.ranks[place - 1]);
 }
-
-}  // namespace
 
 const Algorithm kDoublingAllreduce{"recursive_doubling", Collective::kAllreduce, false, DeclareDoubling, WriteDoubling, PromiseAllreduce};
 

@@ -1,8 +1,8 @@
 // The ring: P - 1 steps in which each part travels round and collects, P - 1 in which the sums travel round. Segments of a part follow
 // each other on each channel, so that with two channels one is summed while the other is on its way.
-#include "mlrunner/collective/builders/builders.h"
-
 #include <string>
+
+#include "mlrunner/collective/builders/phases.h"
 
 namespace ropewalk::collective {
 namespace {
@@ -19,33 +19,65 @@ Status DeclareRing(Header* header) {
 }
 
 void WriteRing(Writer& w) {
-  const std::int32_t ranks = w.ranks(), rank = w.rank(), lanes = w.header().channel_count;
-  const std::int32_t next = w.Around(1), previous = w.Around(-1);
+  const std::int32_t ranks = w.ranks(), lanes = w.header().channel_count;
   const Scales scales = ScalesOf(w.header(), true);
   for (std::int32_t lane = 0; lane < lanes; ++lane) {
     w.OnChannel(lane);
     w.BeginLoop(w.Part(w.Whole(), ranks, 0), kIn, lanes);
-    auto part = [&](std::int32_t buffer, std::int32_t of) { return w.At(buffer, w.Segment(w.Part(w.Whole(), ranks, of), lane, lanes)); };
-    if (ranks == 1) {
-      w.Copy(part(kIn, 0), part(kOut, 0), scales.before != kNone ? scales.before : scales.after);
-    } else {
-      w.Send(part(kIn, rank), next);
-      for (std::int32_t s = 1; s < ranks; ++s) {
-        const std::int32_t of = rank - s;
-        const bool whole = s == ranks - 1;  // all have been added
-        Operand from = s == 1 ? From(previous, part(kIn, of), scales.before) : From(previous, part(kOut, of));
-        w.Fold(Op::kRecvReduceSend, {from, Local(part(kIn, of), scales.before)},
-               {.dst = part(kOut, of), .to = next, .scale = whole ? scales.after : kNone});
-      }
-      for (std::int32_t s = ranks; s < 2 * ranks - 2; ++s)
-        w.Fold(Op::kRecvCopySend, {From(previous, part(kOut, rank - s))}, {.dst = part(kOut, rank - s), .to = next});
-      w.Recv(previous, part(kOut, rank - (2 * ranks - 2)));
-    }
+    auto part = [&](std::int32_t of) { return w.Segment(w.Part(w.Whole(), ranks, of), lane, lanes); };
+    if (ranks == 1)
+      w.Copy(w.At(kIn, part(0)), w.At(kOut, part(0)), scales.before != kNone ? scales.before : scales.after);
+    else
+      RingAllreduce(w, {.group = AllRanks(w), .part = part, .scales = scales});
     w.EndLoop();
   }
 }
 
+// A phase's ring as one rank sees it.
+struct Ring {
+  Ring(Writer& writer, const Phase& of)
+      : w(writer), phase(of), next(of.group.ranks[of.group.Around(1)]), previous(of.group.ranks[of.group.Around(-1)]) {}
+  // The part that set out `steps` places before this rank's.
+  ChunkId Part(std::int32_t buffer, std::int32_t steps) const { return w.At(buffer, phase.part(phase.group.Around(-steps))); }
+
+  Writer& w;
+  const Phase& phase;
+  std::int32_t next, previous;
+};
+
 }  // namespace
+
+std::int32_t RingReduceScatter(Writer& w, const Phase& phase, bool passes_on) {
+  const Ring ring(w, phase);
+  const Scales& scales = phase.scales;
+  const std::int32_t size = phase.group.size();
+  w.Send(ring.Part(phase.in, 0), ring.next);
+  for (std::int32_t s = 1; s < size; ++s) {
+    const bool is_whole = s == size - 1;  // all have been added
+    const ChunkId mine = ring.Part(phase.in, s), sum = ring.Part(phase.out, s);
+    const Operand from = s == 1 ? From(ring.previous, mine, scales.before) : From(ring.previous, sum);
+    const bool sends = !is_whole || passes_on;
+    w.Fold(sends ? Op::kRecvReduceSend : Op::kRecvReduce, {from, Local(mine, scales.before)},
+           {.dst = sum, .to = sends ? ring.next : kNone, .scale = is_whole ? scales.after : kNone});
+  }
+  return phase.group.Around(1 - size);
+}
+
+void RingAllgather(Writer& w, const Phase& phase, bool is_passed_on) {
+  const Ring ring(w, phase);
+  const std::int32_t size = phase.group.size();
+  if (!is_passed_on) w.Send(ring.Part(phase.out, size - 1), ring.next);
+  for (std::int32_t s = size; s < 2 * size - 2; ++s) {
+    const ChunkId sum = ring.Part(phase.out, s);
+    w.Fold(Op::kRecvCopySend, {From(ring.previous, sum)}, {.dst = sum, .to = ring.next});
+  }
+  w.Recv(ring.previous, ring.Part(phase.out, 2 * size - 2));
+}
+
+void RingAllreduce(Writer& w, const Phase& phase) {
+  RingReduceScatter(w, phase, true);
+  RingAllgather(w, phase, true);
+}
 
 const Algorithm kRingAllreduce{"ring", Collective::kAllreduce, false, DeclareRing, WriteRing, PromiseAllreduce};
 

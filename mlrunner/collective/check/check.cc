@@ -50,7 +50,7 @@ Status CheckAll(const Plan& plan) {
       std::any_of(plan.header.buffers.begin(), plan.header.buffers.end(), [](const Buffer& buffer) { return buffer.may_alias != kNone; });
   CheckOptions options;
   for (std::int64_t i = 0; i < std::int64_t{ranks} * ranks; ++i) options.sizes.table.push_back((i * 7 + 3) % 5);  // zeros among them
-  for (std::int64_t count : std::set<std::int64_t>{1, 7, std::max(1, ranks - 1), ranks, 1'000'003}) {
+  for (std::int64_t count : std::set<std::int64_t>{0, 1, 7, std::max(1, ranks - 1), ranks, 1'000'003}) {
     options.sizes.count = count;
     for (bool in_place : {false, true}) {
       if (in_place && !may_alias) continue;

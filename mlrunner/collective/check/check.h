@@ -44,7 +44,7 @@ Status CheckProgram(const Header& header, const Program& program);
 
 Result<CheckReport> Check(const Plan& plan, const CheckOptions& options);
 
-// Check() at the counts that have caught most mistakes: 1, 7, ranks - 1, ranks, 1000003; in place and not.
+// Check() at the counts that have caught most mistakes: 0, 1, 7, ranks - 1, ranks, 1000003; in place and not.
 Status CheckAll(const Plan& plan);
 
 }  // namespace ropewalk::collective
