@@ -1,7 +1,5 @@
 #include "job/gang_ranks.h"
 
-#include <cxxabi.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
@@ -127,9 +125,8 @@ class GangRanks::Rank final : public dag::GangContext, public std::enable_shared
     try {
       // Gone before it counts as told, and so is what it captured.
       std::exchange(call, nullptr)(status);
-    } catch (const abi::__forced_unwind&) {
-      throw;
     } catch (...) {
+      task::PassOnForcedUnwind();
       // The rank hears of the loss by its next Exchange too; a process must not end for it.
       std::fprintf(stderr, "ropewalk: the function that rank %d gave to OnLost threw %s\n", rank(),
                    task::DescribeCurrentException().c_str());

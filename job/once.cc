@@ -1,7 +1,5 @@
 #include "job/once.h"
 
-#include <cxxabi.h>
-
 #include "base/escape.h"
 #include "worker/task/exception.h"
 
@@ -15,9 +13,8 @@ Result<std::string> ComputeOnceValue(const std::string& name, const std::functio
   };
   try {
     return compute();
-  } catch (const abi::__forced_unwind&) {
-    throw;
   } catch (...) {
+    task::PassOnForcedUnwind();
     return failed(task::DescribeCurrentException());
   }
 }

@@ -226,7 +226,7 @@ TEST_F(Listing, UnreadableFilesAndFoldersAreNamed) {
 TEST_F(Listing, LinksThatLeadNowhereAreNamed) {
   for (const char* name : {"x1/a.txt", "x1/sub/b.txt", "x2/c.txt"}) Write(name);
   auto named = [&](const char* link, std::initializer_list<const char*> patterns) {
-    for (const char* target : {"gone", fs::path(link).filename().c_str()}) {  // the second one leads to itself
+    for (const fs::path& target : {fs::path("gone"), fs::path(link).filename()}) {  // the second one leads to itself
       fs::create_symlink(target, root_ + "/" + link);
       for (const char* pattern : patterns) {
         Status status = Fails(pattern);

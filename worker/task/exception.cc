@@ -22,15 +22,18 @@ std::string TypeName(const std::type_info* type) {
 
 }  // namespace
 
+void PassOnForcedUnwind() {
+  if (std::current_exception() == nullptr) throw;
+}
+
 std::string DescribeCurrentException() {
+  PassOnForcedUnwind();
   std::string type = TypeName(abi::__cxa_current_exception_type());
   try {
     throw;
   } catch (const std::exception& e) {
     const char* text = e.what();
     return text == nullptr ? type : type + ": " + EscapeForLog(text);
-  } catch (const abi::__forced_unwind&) {
-    throw;
   } catch (const std::string& text) {
     return "std::string: " + EscapeForLog(text);
   } catch (const char* text) {

@@ -1,6 +1,5 @@
 #include "worker/task/task_runner.h"
 
-#include <cxxabi.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -84,11 +83,10 @@ Status RunProgram(const TaskOrder& order, const dag::RecordCursor& cursor, dag::
   } catch (const std::bad_alloc&) {
     return Status(Code::kResourceExhausted, dag::kOutOfMemoryTag, TaskName(order) + " could not get the memory it asked for",
                   "it failed on " + Place(cursor, order.precise_cursor), "give the job more memory or more partitions");
-  } catch (const abi::__forced_unwind&) {
-    throw;  // pthread_exit(): swallowing it would abort the process. See Hold
   } catch (const dag::PlanFailure& failure) {
     return failure.status;
   } catch (...) {
+    PassOnForcedUnwind();  // see Hold
     return Status(Code::kUserError, "USER01", "the job's code threw " + DescribeCurrentException(),
                   "it stood at " + Place(cursor, order.precise_cursor), "mend that record, or the code that reads it");
   }

@@ -18,7 +18,7 @@ CallLabel LabelOf(const Header& header, std::int64_t count, std::string_view nam
                   .dtype = static_cast<std::uint8_t>(request.dtype),
                   .op = static_cast<std::uint8_t>(request.op),
                   .coded = static_cast<std::uint8_t>(!request.codecs.empty())};
-  std::memcpy(label.name, name.data(), std::min(name.size(), sizeof(label.name)));
+  name.copy(label.name, sizeof(label.name));  // a name may be of no memory
   std::uint64_t hash = KeyHash64(name);
   auto add = [&](std::uint64_t value) { hash = HashCombine(hash, value); };
   add(label.collective | label.dtype << 8 | label.op << 16);
@@ -41,7 +41,7 @@ CallLabel LabelOf(const Header& header, std::int64_t count, std::string_view nam
 CallLabel LabelOfWindow(const Header& header, std::int64_t count, std::string_view name, std::int32_t window) {
   const bool is_relaxed = std::any_of(header.buffers.begin(), header.buffers.end(), [](const Buffer& buffer) { return buffer.relaxed; });
   CallLabel label = LabelOf(header, count, is_relaxed ? std::string_view() : name, is_relaxed ? kUncounted : 0);
-  std::memcpy(label.name, name.data(), std::min(name.size(), sizeof(label.name)));
+  name.copy(label.name, sizeof(label.name));  // a name may be of no memory
   label.fingerprint = HashCombine(label.fingerprint, static_cast<std::uint64_t>(window));
   if (label.fingerprint == 0) label.fingerprint = 1;
   return label;
