@@ -11,6 +11,7 @@
 
 #include "job/ropewalk.h"
 #include "tests/cluster/cluster.h"
+#include "tests/cluster/forked_leaks.h"
 #include "tests/cluster/job_main.h"
 
 namespace ropewalk::cluster {

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "job/ropewalk.h"
+#include "tests/cluster/forked_leaks.h"
 #include "tests/cluster/job_main.h"
 #include "tests/cluster/process.h"
 
