@@ -61,7 +61,7 @@ class NcclBackend : public collective::NativeBackend {
   const std::int32_t ranks_;
   std::vector<std::unique_ptr<Stream>> streams_;  // const once connected
   std::mutex abort_mutex_;                        // one Abort() at a time
-  std::timed_mutex nccl_mutex_;                   // NCCL's communicators: no call after they were aborted
+  std::mutex nccl_mutex_;                         // NCCL's communicators: no call after they were aborted
   std::mutex why_mutex_;
   Status why_;  // not OK: aborted
 };

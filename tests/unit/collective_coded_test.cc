@@ -190,11 +190,18 @@ TEST_P(Coded, MoreThanThereIsRoomForIsRefusedBeforeItIsWritten) {
   auto plan = BuildPlan("all_to_all_v", {.collective = Collective::kAllToAllV, .dtype = Dtype::kI32, .ranks = 2});
   ASSERT_TRUE(plan.ok());
   Fabric fabric(GetParam(), 2, plan->header.channel_count);
+  struct Vectors {
+    std::vector<std::int64_t> counts = {100, 100};
+    std::vector<std::int32_t> in, out;
+  };
+  // Of both ranks until both have ended: who fails first may still be read by the other.
+  std::vector<Vectors> vectors(2);
   OnAllRanks(2, [&](std::int32_t rank) {
     auto instance = Instance::Make(&plan->header, &plan->programs[rank], {.table = std::vector<std::int64_t>(4)}, &fabric.endpoint(rank));
     ASSERT_TRUE(instance.ok());
-    std::vector<std::int64_t> mine = {100, 100};
-    std::vector<std::int32_t> in(200), out(rank == 0 ? 150 : 200, -1);
+    auto& [mine, in, out] = vectors[rank];
+    in.resize(200);
+    out.assign(rank == 0 ? 150 : 200, -1);
     ASSERT_TRUE((*instance)->SetCounts(mine, static_cast<std::int64_t>(out.size())).ok());
     ASSERT_TRUE((*instance)->Bind(std::vector<void*>{in.data(), out.data(), mine.data(), nullptr}).ok());
     Status status = (*instance)->Run();
