@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -14,28 +17,22 @@
 #include "dag/gang.h"
 #include "mlrunner/collective/run/choose.h"
 #include "mlrunner/collective/run/engine.h"
+#include "mlrunner/collective/run/groups.h"
 #include "mlrunner/collective/run/links.h"
 #include "mlrunner/collective/run/mesh.h"
 #include "mlrunner/collective/run/shared_transport.h"
+#include "mlrunner/collective/run/survivors.h"
 #include "mlrunner/collective/run/tcp_transport.h"
 
 namespace ropewalk::collective {
 namespace {
 
-// Gives news of a lost rank to whoever it concerns now: the one that connects, then the communicator.
-struct LossSink {
-  MeshCancel cancel;
-  std::mutex mutex;
-  std::function<void(const Status&)> connected;  // empty: not yet
-  void Tell(const Status& why) {
-    std::lock_guard lock(mutex);
-    cancel.Set(why);
-    if (connected) connected(why);
-  }
-};
-
 // A process that is well answers at once, also on a busy machine.
 constexpr std::int64_t kAnswerMsMax = 3'000;
+
+std::int64_t NowMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // A child that the program forked has left the function that forked it. It has no thread that could be joined, and nothing to say to the
 // peers: its parent goes on.
@@ -46,15 +43,26 @@ constexpr std::int64_t kAnswerMsMax = 3'000;
   ::_exit(ExitCode(status.code()));
 }
 
+Status CannotJoin(std::int32_t rank, const std::string& why) {
+  return Status(Code::kUnavailable, "COLL31", "rank " + std::to_string(rank) + " cannot join the new communicator", why,
+                "mend that; the one that it was to come of is as it was, and the call can be made again");
+}
+
 class Connected : public Communicator {
  public:
-  Connected(Rendezvous rendezvous, const CommunicatorOptions& options, Mesh mesh, std::unique_ptr<LossSink> losses)
+  // `members`: the gang's ranks by those of a group; empty: they are the same.
+  Connected(Rendezvous rendezvous, const CommunicatorOptions& options, Mesh mesh, std::shared_ptr<Losses> losses,
+            std::vector<std::int32_t> members)
       : rendezvous_(std::move(rendezvous)),
         options_(options),
         losses_(std::move(losses)),
+        group_(members.empty() ? "" : OfGroup(members)),
+        members_(std::move(members)),
         board_(std::move(mesh.board)),
         pools_(std::move(mesh.pools)),
-        shares_memory_(mesh.shares_memory) {
+        shares_memory_(mesh.shares_memory),
+        secret_(std::move(mesh.secret)) {
+    for (std::int32_t rank = 0; members_.size() < static_cast<std::size_t>(ranks()); ++rank) members_.push_back(rank);
     transport_ = MakeTransport(&mesh);
     one_sided_ = std::make_unique<OneSided>(rank(), ranks(), transport_.get(), Engine::kOneSided);
     native_ = std::make_unique<NativeDesk>(options_.native, transport_.get());
@@ -68,7 +76,8 @@ class Connected : public Communicator {
     links_ = std::make_unique<Links>(rank(), std::move(mesh.links),
                                      Links::Events{.on_failed = [this](const Status& why) { Abort(why); },
                                                    .on_left = [this](std::int32_t peer) { transport_->SetLeft(peer); },
-                                                   .is_waiting = [this] { return engine_->IsWaitedFor(); }});
+                                                   .here = [this] { return SayHere(); },
+                                                   .on_over = [this](std::int32_t peer) { CancelJoining(peer); }});
   }
 
   // What it takes to make windows on all ranks or on none, set aside while there is room.
@@ -83,14 +92,12 @@ class Connected : public Communicator {
 
   // Hears of losses from now on, also of one that came before.
   void Listen() {
-    std::lock_guard lock(losses_->mutex);
-    losses_->connected = [this](const Status& why) { Abort(why); };
-    if (losses_->cancel.is_set()) Abort(losses_->cancel.why());
+    losses_->Add(this, [this](const Status& why) { Abort(why); });
   }
 
   ~Connected() override {
     if (!home_.here()) EndForkedChild();
-    if (rendezvous_.on_lost) rendezvous_.on_lost({});
+    losses_->Remove(this);
     // While the peers are still watched: a call that is under way may end with their failure.
     engine_->Stop();
     std::unique_ptr<Links> links;
@@ -105,6 +112,10 @@ class Connected : public Communicator {
   std::int32_t rank() const override { return rendezvous_.rank; }
   std::int32_t ranks() const override { return rendezvous_.ranks; }
   bool shares_memory() const override { return shares_memory_; }
+  std::span<const std::int32_t> members() const override { return members_; }
+
+  Result<std::unique_ptr<Communicator>> Split(const GroupOptions& group) override;
+  Result<std::unique_ptr<Communicator>> Shrink() override;
 
   Result<char*> Allocate(std::size_t bytes) override {
     char* memory = transport_->Allocate(bytes);
@@ -153,13 +164,18 @@ class Connected : public Communicator {
   Status Wait(const Handle& handle) override { return engine_->Wait(handle.get()); }
   bool IsDone(const Handle& handle) const override { return handle->is_done.load(); }
 
+  void Working() override { worked_at_ms_.store(NowMs(), std::memory_order_relaxed); }
+
   void Abort(const Status& why) override {
     // Before any call ends: its caller takes its memory back then.
     native_->Abort(why);
     // Under the mutex: the program may end as soon as its call has failed, and must not leave before the peers were told why. The links
     // may not be there yet, or not any more; then their end says it.
     std::lock_guard lock(links_mutex_);
-    if (engine_->Fail(why) && links_ != nullptr) links_->TellFailed(why);
+    const Status shown = InGroup(why);
+    if (!engine_->Fail(shown)) return;
+    if (links_ != nullptr) links_->TellFailed(shown);
+    if (joining_ != nullptr) joining_->Set(shown);
   }
 
   std::uint64_t steps() const override { return engine_->steps(); }
@@ -176,10 +192,56 @@ class Connected : public Communicator {
     for (auto& socket : mesh->data) sockets.push_back(socket.release());
     return std::make_unique<TcpTransport>(rank(), ranks(), Engine::kChannels, std::move(sockets),
                                           TcpOptions{.job_epoch = rendezvous_.epoch,
+                                                     .communicator = mesh->name,
                                                      .checksum_payload = options_.checksum_payload,
                                                      .ranks_on_machine = mesh->ranks_on_machine_max,
                                                      .is_told = true});
   }
+
+  Here SayHere() const {
+    const std::int64_t worked_at_ms = worked_at_ms_.load(std::memory_order_relaxed);
+    return {
+        .waits = engine_->IsWaitedFor(),
+        .worked_ms_ago = worked_at_ms < 0 ? Here::kNever : static_cast<std::uint64_t>(std::max<std::int64_t>(NowMs() - worked_at_ms, 0))};
+  }
+
+  // Ranks of a group have numbers of their own: what is said of them says whose they are, once.
+  Status InGroup(const Status& why) const {
+    if (group_.empty() || !why.tag().starts_with("COLL") || why.why().ends_with(group_)) return why;
+    return Status(why.code(), why.tag(), why.what(), why.why() + group_, why.fix());
+  }
+
+  // Ends with the failure of this communicator what connects ranks meanwhile.
+  void SetJoining(MeshCancel* joining) {
+    std::lock_guard lock(links_mutex_);
+    joining_ = joining;
+  }
+  void CancelJoining(std::int32_t lost) {
+    std::lock_guard lock(links_mutex_);
+    if (joining_ != nullptr)
+      joining_->Set(Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(lost) + " is lost", "its process has ended"));
+  }
+  // What ranks of this communicator say to each other when they make another one.
+  Rendezvous RendezvousAmong(const std::vector<std::int32_t>& ranks) const {
+    const auto me = std::find(ranks.begin(), ranks.end(), rank());
+    return {.rank = static_cast<std::int32_t>(me - ranks.begin()),
+            .ranks = static_cast<std::int32_t>(ranks.size()),
+            .epoch = rendezvous_.epoch,
+            .address = rendezvous_.address,
+            .machine = rendezvous_.machine,
+            .exchange = {},
+            .on_lost = {},
+            .secret = secret_};
+  }
+  std::vector<std::int32_t> OfTheGang(const std::vector<std::int32_t>& ranks) const {
+    std::vector<std::int32_t> members;
+    for (std::int32_t rank : ranks) members.push_back(members_[rank]);
+    return members;
+  }
+  Result<std::unique_ptr<Communicator>> SplitUntil(const GroupOptions& group, MeshCancel* cancel);
+
+  // A blocking call: gives `mine` to the ranks of `to`, and returns what each rank gave to this one, by rank.
+  Result<std::vector<std::string>> Pass(const std::string& mine, std::span<const std::int32_t> to);
 
   // Who is to blame for it, as far as the ranks themselves can say: one whose process stands still, else one whose program is in no call,
   // else one that this rank waits for.
@@ -189,21 +251,27 @@ class Connected : public Communicator {
       std::lock_guard lock(links_mutex_);
       links = links_.get();  // there as long as a call is
     }
-    const std::vector<Links::Answer> answers = links->Ask(kAnswerMsMax);
-    auto those = [&](Links::Answer answer) {
-      std::vector<std::int32_t> ranks;
-      for (std::int32_t peer = 0; peer < this->ranks(); ++peer)
-        if (answers[peer] == answer && peer != rank()) ranks.push_back(peer);
-      return ranks;
-    };
+    std::vector<std::int32_t> silent, elsewhere;
+    bool somebody_works = false;
+    const std::vector<std::optional<Here>> answers = links->Ask(kAnswerMsMax);
+    for (std::int32_t peer = 0; peer < ranks(); ++peer) {
+      if (peer == rank()) continue;
+      const std::optional<Here>& here = answers[peer];
+      const bool works = here.has_value() && here->worked_ms_ago < static_cast<std::uint64_t>(options_.timeout_ms);
+      if (!here.has_value()) silent.push_back(peer);
+      if (here.has_value() && !here->waits && !works) elsewhere.push_back(peer);
+      somebody_works = somebody_works || (works && !here->waits);
+    }
+    // The others may wait for it as this rank does.
+    if (silent.empty() && elsewhere.empty() && somebody_works) return {};
     std::vector<std::int32_t> blamed = stall.ranks;
     std::string why = "they wait in calls, too: of other ranks, or in another order";
     Code code = Code::kDeadlineExceeded;  // of the programs: formed anew, they would come to the same place
-    if (auto silent = those(Links::Answer::kNone); !silent.empty()) {
+    if (!silent.empty()) {
       blamed = silent;
       code = Code::kUnavailable;
       why = "its process does not answer: it is stopped, or its machine hangs";
-    } else if (auto elsewhere = those(Links::Answer::kElsewhere); !elsewhere.empty()) {
+    } else if (!elsewhere.empty()) {
       auto is_missed = [&](std::int32_t peer) { return std::find(stall.ranks.begin(), stall.ranks.end(), peer) != stall.ranks.end(); };
       if (std::any_of(elsewhere.begin(), elsewhere.end(), is_missed))
         std::erase_if(elsewhere, [&](std::int32_t peer) { return !is_missed(peer); });
@@ -309,10 +377,13 @@ class Connected : public Communicator {
   const HomeProcess home_;
   const Rendezvous rendezvous_;
   const CommunicatorOptions options_;
-  const std::unique_ptr<LossSink> losses_;
+  const std::shared_ptr<Losses> losses_;
+  const std::string group_;
+  std::vector<std::int32_t> members_;
   const SharedMemory board_;
   const std::vector<SharedMemory> pools_;
   const bool shares_memory_;
+  const std::string secret_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<OneSided> one_sided_;
   std::unique_ptr<NativeDesk> native_;
@@ -320,9 +391,168 @@ class Connected : public Communicator {
   std::unique_ptr<Engine> engine_;
   std::span<OneSided::Place> places_;  // by rank, of the window that is being made
   Instance* agreement_ = nullptr;      // their sum; it is never given back
+  std::atomic<std::int64_t> worked_at_ms_{-1};
   std::mutex links_mutex_;
   std::unique_ptr<Links> links_;
+  MeshCancel* joining_ = nullptr;  // of the communicator that is being made; under the links' mutex
+  std::uint64_t meetings_ = 0;
 };
+
+// `cancel` ends it, and so does a loss.
+Result<std::unique_ptr<Connected>> Join(Rendezvous rendezvous, const CommunicatorOptions& options, const std::shared_ptr<Losses>& losses,
+                                        std::vector<std::int32_t> members, MeshCancel* cancel) {
+  losses->Add(cancel, [cancel](const Status& why) { cancel->Set(why); });
+  auto mesh = ConnectMesh(rendezvous, options, Engine::kChannels, *cancel);
+  losses->Remove(cancel);
+  RETURN_IF_ERROR(mesh.status());
+  // What it refers to may be gone before the communicator is.
+  rendezvous.exchange = nullptr;
+  auto connected = std::make_unique<Connected>(std::move(rendezvous), options, *std::move(mesh), losses, std::move(members));
+  connected->Listen();
+  RETURN_IF_ERROR(connected->SetUp());
+  return connected;
+}
+
+Result<std::vector<std::string>> Connected::Pass(const std::string& mine, std::span<const std::int32_t> to) {
+  auto longest = static_cast<std::int64_t>(mine.size());
+  RETURN_IF_ERROR(AllReduce({.in = &longest, .out = &longest, .count = 1, .dtype = Dtype::kI64, .op = ReduceOp::kMax, .name = "split"}));
+  std::vector<std::int64_t> counts(ranks()), received(ranks());
+  std::string in, out(static_cast<std::size_t>(longest * ranks()), '\0');
+  for (std::int32_t peer : to) {
+    counts[peer] = static_cast<std::int64_t>(mine.size());
+    in += mine;
+  }
+  RETURN_IF_ERROR(AllToAllV({.in = in.data(),
+                             .out = out.data(),
+                             .count = static_cast<std::int64_t>(out.size()),
+                             .dtype = Dtype::kU8,
+                             .name = "split",
+                             .counts = counts.data(),
+                             .received = received.data()}));
+  std::vector<std::string> all;
+  std::size_t at = 0;
+  for (std::int64_t bytes : received) {
+    all.push_back(out.substr(at, static_cast<std::size_t>(bytes)));
+    at += static_cast<std::size_t>(bytes);
+  }
+  return all;
+}
+
+Result<std::unique_ptr<Communicator>> Connected::Split(const GroupOptions& group) {
+  MeshCancel cancel;
+  SetJoining(&cancel);
+  auto made = SplitUntil(group, &cancel);
+  SetJoining(nullptr);
+  return made;
+}
+
+Result<std::unique_ptr<Communicator>> Connected::SplitUntil(const GroupOptions& group, MeshCancel* cancel) {
+  std::vector<Going> going(ranks());
+  static_assert(sizeof(Going) == 2 * sizeof(std::int64_t));
+  // Zero where others say theirs: a colour counts from 1 on the way.
+  for (Going& other : going) other.color = 0;
+  going[rank()] = {.color = std::max(group.color, kNoGroup) + std::int64_t{1}, .key = group.key};
+  RETURN_IF_ERROR(AllReduce({.in = going.data(), .out = going.data(), .count = 2 * ranks(), .dtype = Dtype::kI64, .name = "split"}));
+  for (Going& other : going) --other.color;
+  const std::vector<std::int32_t> group_ranks = GroupOf(going, rank());
+
+  bool has_met = false;
+  Status passing;  // not OK: this communicator has failed
+  auto meet = [&](const std::string& word) -> Result<std::vector<std::string>> {
+    has_met = true;
+    auto all = Pass(word, group_ranks);
+    passing = all.status();
+    RETURN_IF_ERROR(passing);
+    std::vector<std::string> words;
+    for (std::int32_t member : group_ranks) {
+      if ((*all)[member].empty()) return CannotJoin(member, "it had no means to begin");
+      words.push_back(std::move((*all)[member]));
+    }
+    return words;
+  };
+  Result<std::unique_ptr<Connected>> joined = std::unique_ptr<Connected>();
+  if (!group_ranks.empty()) {
+    CommunicatorOptions options = options_;
+    options.native = group.native;
+    if (group.pool_bytes > 0) options.pool_bytes = group.pool_bytes;
+    Rendezvous rendezvous = RendezvousAmong(group_ranks);
+    rendezvous.exchange = meet;
+    joined = Join(std::move(rendezvous), options, losses_, OfTheGang(group_ranks), cancel);
+  }
+  // Who is in no group takes part, too, and so does who could not even begin.
+  if (!has_met) passing = Pass("", {}).status();
+  RETURN_IF_ERROR(passing);
+  // On all ranks of a group or on none.
+  ASSIGN_OR_RETURN(const std::vector<std::string> said, Pass(joined.ok() ? "" : joined.status().ToString(), group_ranks));
+  RETURN_IF_ERROR(joined.status());
+  for (std::int32_t member : group_ranks)
+    if (!said[member].empty()) return CannotJoin(member, said[member]);
+  return std::unique_ptr<Communicator>(*std::move(joined));
+}
+
+Result<std::unique_ptr<Communicator>> Connected::Shrink() {
+  if (!engine_->has_failed())
+    return Status(Code::kInvalid, "COLL30", "a communicator that has not failed is not shrunk", "all its ranks are there",
+                  "split it, or abort it first");
+  Links* links;
+  {
+    std::lock_guard lock(links_mutex_);
+    links = links_.get();  // there as long as a call is
+  }
+  Survivors survivors(links, rank(), ranks(), options_.timeout_ms, &meetings_);
+  RETURN_IF_ERROR(survivors.AgreeOnGone());
+  // All that decides here is agreed upon, so those who are left go the same way. Each further round has fewer of them.
+  for (;;) {
+    std::vector<std::int32_t> left;
+    for (std::int32_t peer = 0; peer < ranks(); ++peer)
+      if (!survivors.gone()[peer]) left.push_back(peer);
+    bool has_met = false;
+    Status meeting;  // not OK: there is no agreement any more
+    auto meet = [&](const std::string& mine) -> Result<std::vector<std::string>> {
+      has_met = true;
+      auto exchange = [&]() -> Result<std::vector<std::string>> {
+        ASSIGN_OR_RETURN(std::vector<std::optional<std::string>> said, survivors.Tell(mine));
+        Survivors::Ranks lacking(ranks());
+        for (std::int32_t peer : left) lacking[peer] = !said[peer].has_value() || said[peer]->empty();
+        ASSIGN_OR_RETURN(lacking, survivors.Agree(lacking));
+        std::vector<std::string> words;
+        for (std::int32_t peer : left)
+          if (!lacking[peer]) words.push_back(std::move(*said[peer]));
+        return words;
+      };
+      auto words = exchange();
+      meeting = words.status();
+      RETURN_IF_ERROR(meeting);
+      if (words->size() != left.size())
+        return Status(Code::kUnavailable, "COLL31", "not all ranks that are left can begin", "more of them are lost, or have no means");
+      return words;
+    };
+    Rendezvous rendezvous = RendezvousAmong(left);
+    rendezvous.exchange = meet;
+    CommunicatorOptions options = options_;
+    options.native = nullptr;
+    MeshCancel cancel;
+    SetJoining(&cancel);
+    // One that went before the line above is missed by nobody else.
+    const Survivors::Ranks over = links->Over();
+    for (std::int32_t peer : left)
+      if (over[peer]) CancelJoining(peer);
+    auto joined = Join(std::move(rendezvous), options, std::make_shared<Losses>(nullptr), OfTheGang(left), &cancel);
+    SetJoining(nullptr);
+    if (!has_met) (void)meet("");  // the others learn it; what it comes to is in `meeting`
+    RETURN_IF_ERROR(meeting);
+    Survivors::Ranks failed(ranks());
+    failed[rank()] = !joined.ok();
+    ASSIGN_OR_RETURN(failed, survivors.Agree(failed));
+    const auto first = std::find(failed.begin(), failed.end(), true);
+    if (first == failed.end()) return std::unique_ptr<Communicator>(*std::move(joined));
+    const Survivors::Ranks before = survivors.gone();
+    RETURN_IF_ERROR(survivors.AgreeOnGone());
+    if (survivors.gone() != before) continue;
+    RETURN_IF_ERROR(joined.status());
+    return CannotJoin(static_cast<std::int32_t>(first - failed.begin()), "it is there, and failed");
+  }
+}
 
 }  // namespace
 
@@ -337,16 +567,9 @@ Rendezvous RendezvousOf(dag::GangContext* gang) {
 }
 
 Result<std::unique_ptr<Communicator>> Communicator::Connect(Rendezvous rendezvous, const CommunicatorOptions& options) {
-  auto losses = std::make_unique<LossSink>();
-  if (rendezvous.on_lost) rendezvous.on_lost([sink = losses.get()](const Status& why) { sink->Tell(why); });
-  auto mesh = ConnectMesh(rendezvous, options, Engine::kChannels, losses->cancel);
-  if (!mesh.ok()) {
-    if (rendezvous.on_lost) rendezvous.on_lost({});
-    return mesh.status();
-  }
-  auto connected = std::make_unique<Connected>(std::move(rendezvous), options, *std::move(mesh), std::move(losses));
-  connected->Listen();
-  RETURN_IF_ERROR(connected->SetUp());
+  const auto losses = std::make_shared<Losses>(rendezvous.on_lost);
+  MeshCancel cancel;
+  ASSIGN_OR_RETURN(auto connected, Join(std::move(rendezvous), options, losses, {}, &cancel));
   return std::unique_ptr<Communicator>(std::move(connected));
 }
 

@@ -22,12 +22,20 @@
 // not come it is kDeadlineExceeded, for they would not come the next time either.
 //
 // When a rank dies, leaves or fails, or Abort() is called, all waiting and all later calls of the others fail with a status that names it
-// (COLL20, kUnavailable); then the communicator is of no more use. A new one needs a new epoch.
+// (COLL20, kUnavailable); then the communicator is of no more use. A new one of the same ranks needs a new epoch; those that are left can
+// make one of themselves (Shrink).
 //
-// Owner: the rank's program; it must be destroyed before the gang's context. It has a thread that drives what was submitted while nobody
-// waits, and one that watches the peers; both sleep when there is nothing to do.
+// A part of the ranks makes a communicator of its own (Split), with its own numbers of ranks, sequences, memory and failures:
+//
+//   ASSIGN_OR_RETURN(auto row, ranks->Split({.color = ranks->rank() / 4, .key = ranks->rank()}));   // null where the colour is kNoGroup
+//
+// Calls of one communicator know nothing of another's: they may be under way at once, in any number, from several threads. A rank that is
+// lost is missed by every communicator that it belongs to, and by no other; one that fails or is aborted takes no other with it.
+//
+// Owner: the rank's program; it must be destroyed before the gang's context, a group and what it came of in any order. It has a thread that
+// drives what was submitted while nobody waits, and one that watches the peers; both sleep when there is nothing to do.
 // Thread rule: blocking calls belong to one thread at a time, Submit() to one thread at a time (which may be another); Wait(), Allocate(),
-// Free() and Abort() may be called from any.
+// Free(), Working() and Abort() may be called from any.
 #pragma once
 
 #include <cstddef>
@@ -63,8 +71,10 @@ struct Rendezvous {
   std::function<Result<std::vector<std::string>>(std::string mine)> exchange;
   // Takes a function to call, from any thread, when a rank is known to be lost; an empty one takes it back. May be empty.
   std::function<void(std::function<void(const Status&)>)> on_lost;
+  // What the ranks have in secret already: who has only read what they exchange cannot join then. May be empty.
+  std::string secret;
 };
-// `gang` must outlive the communicator.
+// `gang` must outlive the communicator and all groups that come of it.
 Rendezvous RendezvousOf(dag::GangContext* gang);
 
 // Memory of this rank that the others put into: one of the same number on each rank.
@@ -86,7 +96,8 @@ struct CommunicatorOptions {
   std::int64_t credit_bytes = std::int64_t{16} << 20;
   std::int32_t connect_ms_max = 30'000;
   // How long a rank waits in Run(), Wait() or MakeWindow() while none of its calls gets on; 0: for ever. Time in which this process itself
-  // is stopped does not count. Where one rank may compute for longer than this while the others wait for it, give more.
+  // is stopped does not count. Where one rank may compute for longer than this while the others wait for it, give more, or let it say now
+  // and then that it gets on (Working).
   std::int64_t timeout_ms = 30 * 60'000;
   bool checksum_payload = false;  // TCP
   // Runs the steps of plans that are a library's own (algorithm "native"); without one such calls are refused (COLL12). It must outlive the
@@ -95,6 +106,17 @@ struct CommunicatorOptions {
   // Those that calls may run by, chosen or named: a strategy adds its own, and what is not here cannot be run (COLL11). The same on all
   // ranks; it must outlive the communicator.
   std::span<const Algorithm> algorithms = Algorithms();
+};
+
+inline constexpr std::int32_t kNoGroup = -1;
+
+struct GroupOptions {
+  std::int32_t color = kNoGroup;  // ranks of one colour make a group; a negative one: this rank is in none
+  std::int32_t key = 0;           // the group's ranks are counted in this order, then in that of the ranks that they were
+  // As in CommunicatorOptions, the same on all ranks of the group; 0: as much as the communicator that it comes of. All else is as there,
+  // also the wire: what was left to the machines is so again, and a group on one machine shares memory.
+  std::size_t pool_bytes = 0;
+  NativeBackend* native = nullptr;  // a library for this group; that of the communicator knows other ranks
 };
 
 struct CollectiveCall {
@@ -142,6 +164,20 @@ class Communicator {
   virtual std::int32_t rank() const = 0;
   virtual std::int32_t ranks() const = 0;
   virtual bool shares_memory() const = 0;
+  // By rank: which rank of the gang it is. Statuses of a group name its own ranks, and say these.
+  virtual std::span<const std::int32_t> members() const = 0;
+
+  // A blocking call: makes communicators of the ranks of each colour, as MPI_Comm_split does. All ranks call it. They find each other by
+  // calls of this one. Where a rank cannot join its group (COLL31, it is named) no rank of that group has it, and this communicator goes
+  // on. Null for a rank that is in none.
+  virtual Result<std::unique_ptr<Communicator>> Split(const GroupOptions& group) = 0;
+
+  // Of a communicator that has failed (for whatever reason, also by Abort): makes one of the ranks that are left, in their order. A
+  // blocking call; each of these ranks makes it, or ends, or destroys this communicator, which means that it is not among them. Nobody else
+  // is asked: they agree over the links by which they watch each other on who is gone, also on those that go meanwhile. The new one hears
+  // of losses by its own links only. kInvalid (COLL30) when it has not failed; kDeadlineExceeded (COLL28) when a rank does neither within
+  // timeout_ms; kUnavailable for a rank that the others are cut off from (COLL20), or when one that is there cannot join (COLL31).
+  virtual Result<std::unique_ptr<Communicator>> Shrink() = 0;
 
   // Memory that peers read without a copy; 64-byte aligned, not zeroed. kResourceExhausted (COLL13) when the pool is used up. It lives as
   // long as the communicator, or until Free().
@@ -167,6 +203,10 @@ class Communicator {
   // Returns when it is done, with how it ended; also for a handle that was waited for already. The calling thread helps.
   virtual Status Wait(const Handle& handle) = 0;
   virtual bool IsDone(const Handle& handle) const = 0;
+
+  // Says that this rank's program gets on, though the others may wait for it in a call: while it says so more often than once in
+  // timeout_ms, nobody is named for being late because of it. Costs next to nothing.
+  virtual void Working() = 0;
 
   // Ends all calls of all ranks with this status.
   virtual void Abort(const Status& why) = 0;

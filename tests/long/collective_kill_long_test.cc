@@ -6,6 +6,10 @@ namespace {
 
 TEST(KilledRanks, FreeTheOthersTwoHundredTimes) { RunKills(5'000, 200); }
 
+TEST(KilledRanks, OneAfterTheOtherAreLeftBehindAHundredTimes) { RunKillsOfTwo(7'000, 100); }
+
+TEST(KilledGangs, LeaveNoSegmentFiftyTimes) { RunKillsOfAll(6'000, 50); }
+
 }  // namespace
 }  // namespace ropewalk::collective::testing
 

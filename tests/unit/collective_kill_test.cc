@@ -16,10 +16,21 @@ TEST(KilledRanks, FreeThoseWhoWaitForTheirWindow) {
                                              .ranks = 3,
                                              .victim = static_cast<std::int32_t>(seed % 3),
                                              .wire = wire,
-                                             .stands_still = true,
+                                             .doing = Doing::kStandsStill,
                                              .delay_us = 20'000}));
   std::printf("the last survivor was gone %lld ms after the strike\n", static_cast<long long>(worst_ms));
 }
+
+TEST(KilledRanks, OfFourFreeTheThreeWhoNameThem) {
+  for (Wire wire : {Wire::kShared, Wire::kTcp})
+    for (Doing doing : {Doing::kCalls, Doing::kSplits})
+      std::printf("the last survivor was gone %lld ms after the strike\n",
+                  static_cast<long long>(RunKill({.seed = 11, .ranks = 4, .victim = 2, .wire = wire, .doing = doing, .delay_us = 15'000})));
+}
+
+TEST(KilledGangs, LeaveNoSegment) { RunKillsOfAll(2'000, 10); }
+
+TEST(KilledRanks, OneAfterTheOtherAreLeftBehind) { RunKillsOfTwo(3'000, 12); }
 
 TEST(StoppedRanks, AreNamedByAllWhenTheTimeIsOver) {
   std::int64_t worst_ms = 0;

@@ -1,6 +1,7 @@
 // Ranks that are processes of their own (this binary again, as `rank ...`) and one of them that is killed at a random moment: while they
-// connect, or while they call, submit and mix through windows, or while it computes and the others wait for its window. Or it is stopped,
-// and they wait for it no longer than they were told to. Nobody calls Abort(); after the ranks have met, nobody tells them either.
+// connect; while they call, submit and mix through windows; while it computes and the others wait for its window; while they split into
+// groups; while one of the others aborts. Or it is stopped, and they wait for it no longer than they were told to. But for that one nobody
+// calls Abort(); after the ranks have met, nobody tells them either. Or all are killed.
 //
 // Thread rule: one thread calls; it starts and ends what it needs.
 #pragma once
@@ -51,9 +52,85 @@ inline bool ReceiveWord(int fd, std::string* word) {
 
 // ---- a rank ----------------------------------------------------------------------------------------------------------------------------
 
-enum Exit : int { kNamedTheDead = 42, kNamedAnother = 43, kWrongSum = 44, kNeverMet = 45, kNamedTheStopped = 46 };
+enum Exit : int { kNamedTheDead = 42, kNamedAnother = 43, kWrongSum = 44, kNeverMet = 45, kNamedTheStopped = 46, kSawTheAbort = 47 };
 
-// argv: "rank", its number, ranks, wire, the socket to the test, seed, who will be killed, what it does until then, and the longest wait.
+// What the ranks do until the strike.
+enum class Doing { kCalls, kStandsStill, kSplits, kAborts, kShrinks };
+
+// Groups that come and go, some of groups, and sums in them.
+inline int SplitUntilLost(Communicator& all, Random shared, const std::string& dead) {
+  constexpr std::int64_t kCount = 4'000;
+  std::vector<float> x(kCount);
+  auto sum_in = [&](Communicator& group) -> Status {
+    std::fill(x.begin(), x.end(), static_cast<float>(all.rank()));
+    RETURN_IF_ERROR(group.AllReduce({.in = x.data(), .out = x.data(), .count = kCount, .name = "of a group"}));
+    float sum = 0;
+    for (std::int32_t member : group.members()) sum += static_cast<float>(member);
+    if (x[0] != sum || x[kCount - 1] != sum) std::exit(kWrongSum);
+    return {};
+  };
+  for (;;) {
+    // Any rank may be in none.
+    const auto salt = static_cast<std::int32_t>(shared.Below(60));
+    const bool is_nested = shared.OneIn(3);
+    auto made = all.Split({.color = (all.rank() * 7 + salt) % 3 - 1, .key = -all.rank()});
+    if (!made.ok() && made.status().what() != dead) {
+      std::fprintf(stderr, "rank %d: %s\n", all.rank(), made.status().ToString().c_str());
+      return kNamedAnother;
+    }
+    Status status = made.status();
+    if (status.ok() && *made != nullptr) {
+      Communicator& group = **made;
+      for (int call = 0; call < 5 && status.ok(); ++call) status = sum_in(group);
+      if (status.ok() && is_nested) {
+        auto nested = group.Split({.color = 0});
+        status = nested.ok() ? sum_in(**nested) : nested.status();
+      }
+      std::int32_t lost = 0;
+      while (lost < group.ranks() && dead != "rank " + std::to_string(group.members()[lost]) + " is lost") ++lost;
+      if (!status.ok() && (lost == group.ranks() || status.what() != "rank " + std::to_string(lost) + " is lost")) {
+        std::fprintf(stderr, "rank %d, in a group: %s\n", all.rank(), status.ToString().c_str());
+        return kNamedAnother;
+      }
+    }
+    // Whatever a group has said, the gang says it, too.
+    if (const Status of_gang = all.Barrier(); !of_gang.ok()) return of_gang.what() == dead ? kNamedTheDead : kNamedAnother;
+    if (!status.ok()) return kNamedAnother;
+  }
+}
+
+// Sums, and goes on among those that are left, until the victim and the rank after it are gone.
+inline int ShrinkUntilBothAreGone(Communicator* all, std::int32_t victim) {
+  constexpr std::int64_t kCount = 20'000;
+  const std::int32_t me = all->rank(), ranks = all->ranks(), second = (victim + 1) % ranks;
+  std::unique_ptr<Communicator> smaller;
+  std::vector<float> x(kCount);
+  for (;;) {
+    std::fill(x.begin(), x.end(), static_cast<float>(me));
+    Status status = all->AllReduce({.in = x.data(), .out = x.data(), .count = kCount, .name = "of those that are left"});
+    if (status.ok()) {
+      float sum = 0;
+      bool are_gone = true;
+      for (std::int32_t member : all->members()) {
+        sum += static_cast<float>(member);
+        are_gone = are_gone && member != victim && member != second;
+      }
+      if (x[0] != sum || x[kCount - 1] != sum) return kWrongSum;
+      // What is left is all that can be.
+      if (are_gone) return all->ranks() == ranks - 2 ? kNamedTheDead : kNamedAnother;
+      continue;
+    }
+    auto made = all->Shrink();
+    if (!made.ok()) {
+      std::fprintf(stderr, "rank %d: %s\n", me, made.status().ToString().c_str());
+      return kNamedAnother;
+    }
+    smaller = *std::move(made);
+    all = smaller.get();
+  }
+}
+
+// argv: "rank", its number, ranks, wire, the socket to the test, seed, who will be killed, what is done until then, and the longest wait.
 inline int RankMain(char** argv) {
   const std::int32_t rank = std::atoi(argv[2]), ranks = std::atoi(argv[3]);
   const auto wire = static_cast<Wire>(std::atoi(argv[4]));
@@ -101,8 +178,25 @@ inline int RankMain(char** argv) {
   CollectiveCall mixing_relaxed = mixing;
   mixing_relaxed.algorithm = "window_relaxed";
   mixing_relaxed.window = &*relaxed;
-  const bool stands_still = std::string_view(argv[8]) == "stands";
-  while (stands_still && std::to_string(rank) == argv[7]) pause();
+  const auto doing = static_cast<Doing>(std::atoi(argv[8]));
+  const std::int32_t victim = std::atoi(argv[7]);
+  const bool stands_still = doing == Doing::kStandsStill;
+  while (stands_still && rank == victim) pause();
+  if (doing == Doing::kSplits) return SplitUntilLost(all, shared, dead);
+  if (doing == Doing::kShrinks) return ShrinkUntilBothAreGone(&all, victim);
+  std::thread aborter;
+  const auto abort_us = std::chrono::microseconds(shared.Below(20'000));
+  if (doing == Doing::kAborts && rank == (victim + 1) % ranks)
+    aborter = std::thread([&all, abort_us] {
+      std::this_thread::sleep_for(abort_us);
+      all.Abort(Status(Code::kCancelled, "TEST01", "enough"));
+    });
+  struct Joined {
+    std::thread& thread;
+    ~Joined() {
+      if (thread.joinable()) thread.join();
+    }
+  } const joined{aborter};
 
   std::vector<float> now(kCount), later(kCount);
   for (;;) {
@@ -129,6 +223,8 @@ inline int RankMain(char** argv) {
       if (status.ok()) status = waited;
     }
     if (!status.ok() && status.what() == dead) return kNamedTheDead;
+    while (status.tag() == "TEST01" && rank == victim) pause();
+    if (status.tag() == "TEST01") return kSawTheAbort;
     if (status.tag() == "COLL28" && status.what().starts_with("rank " + std::string(argv[7]) + " is waited for: ") &&
         status.why().starts_with("its process does not answer"))
       return kNamedTheStopped;
@@ -159,8 +255,10 @@ struct Kill {
   std::uint64_t seed = 0;
   std::int32_t ranks = 2, victim = 0;
   Wire wire = Wire::kShared;
-  bool after_they_met = true, stands_still = false, is_stopped = false;
+  bool after_they_met = true, is_stopped = false, all_are_killed = false;
+  Doing doing = Doing::kCalls;
   std::int64_t delay_us = 0;
+  std::int64_t second_delay_us = 0;  // where they shrink: the rank after the victim is killed so much later
 };
 
 // The same seed gives the same kill.
@@ -172,7 +270,8 @@ inline Kill DrawKill(std::uint64_t seed) {
   kill.wire = random.OneIn(2) ? Wire::kShared : Wire::kTcp;
   kill.after_they_met = !random.OneIn(4);
   kill.delay_us = static_cast<std::int64_t>(random.Below(20'000));
-  kill.stands_still = random.OneIn(3);
+  constexpr Doing kDoing[] = {Doing::kCalls, Doing::kCalls, Doing::kStandsStill, Doing::kSplits, Doing::kAborts};
+  kill.doing = kDoing[random.Below(5)];
   return kill;
 }
 
@@ -189,9 +288,12 @@ inline constexpr std::int64_t kClosedMsMax = 3'000 * kSlower, kSilentMsMax = 10'
 inline std::int64_t RunKill(const Kill& kill_of) {
   SCOPED_TRACE("seed " + std::to_string(kill_of.seed) + ": " + std::to_string(kill_of.ranks) + " ranks, " +
                (kill_of.wire == Wire::kShared ? "shared memory" : "TCP") + ", rank " + std::to_string(kill_of.victim) +
-               (!kill_of.after_they_met ? " while they connect"
-                : kill_of.stands_still  ? " that stands still"
-                                        : " after they met"));
+               (!kill_of.after_they_met                ? " while they connect"
+                : kill_of.doing == Doing::kStandsStill ? " that stands still"
+                : kill_of.doing == Doing::kSplits      ? " while they split"
+                : kill_of.doing == Doing::kAborts      ? " while another aborts"
+                : kill_of.doing == Doing::kShrinks     ? " and the next while they shrink"
+                                                       : " after they met"));
   std::vector<int> sockets(kill_of.ranks);
   std::vector<pid_t> pids(kill_of.ranks);
   for (std::int32_t rank = 0; rank < kill_of.ranks; ++rank) {
@@ -206,7 +308,7 @@ inline std::int64_t RunKill(const Kill& kill_of) {
                                       std::to_string(pair[1]),
                                       std::to_string(kill_of.seed),
                                       std::to_string(kill_of.victim),
-                                      kill_of.stands_still ? "stands" : "calls",
+                                      std::to_string(static_cast<int>(kill_of.doing)),
                                       kill_of.is_stopped ? "400" : "0"};
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
@@ -227,10 +329,20 @@ inline std::int64_t RunKill(const Kill& kill_of) {
   std::vector<std::string> words(kill_of.ranks);
   using Clock = std::chrono::steady_clock;
   Clock::time_point struck_at;
+  auto is_victim = [&](std::int32_t rank) {
+    return kill_of.all_are_killed || rank == kill_of.victim ||
+           (kill_of.doing == Doing::kShrinks && rank == (kill_of.victim + 1) % kill_of.ranks);
+  };
   auto strike = [&] {
     std::this_thread::sleep_for(std::chrono::microseconds(kill_of.delay_us));
     struck_at = Clock::now();
-    kill(pids[kill_of.victim], kill_of.is_stopped ? SIGSTOP : SIGKILL);
+    if (kill_of.doing == Doing::kShrinks) {
+      kill(pids[kill_of.victim], SIGKILL);
+      std::this_thread::sleep_for(std::chrono::microseconds(kill_of.second_delay_us));
+      struck_at = Clock::now();
+    }
+    for (std::int32_t rank = 0; rank < kill_of.ranks; ++rank)
+      if (is_victim(rank)) kill(pids[rank], kill_of.is_stopped ? SIGSTOP : SIGKILL);
   };
   std::thread early;
   if (!kill_of.after_they_met) early = std::thread(strike);
@@ -261,13 +373,13 @@ inline std::int64_t RunKill(const Kill& kill_of) {
   // Beyond the bound, too: late is another thing than never.
   for (bool all_gone = false; !all_gone && since_ms() < 3 * ms_max;) {
     all_gone = true;
-    for (std::int32_t rank = 0; rank < kill_of.ranks; ++rank) all_gone = (rank == kill_of.victim || look(rank, WNOHANG)) && all_gone;
+    for (std::int32_t rank = 0; rank < kill_of.ranks; ++rank) all_gone = (is_victim(rank) || look(rank, WNOHANG)) && all_gone;
     if (!all_gone) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   std::int64_t worst_ms = 0;
   for (std::int32_t rank = 0; rank < kill_of.ranks; ++rank) {
     close(sockets[rank]);
-    if (rank == kill_of.victim) {
+    if (is_victim(rank)) {
       if (kill_of.is_stopped) kill(pids[rank], SIGKILL);
       EXPECT_TRUE(look(rank, 0) && WIFSIGNALED(statuses[rank]));
       continue;
@@ -282,13 +394,47 @@ inline std::int64_t RunKill(const Kill& kill_of) {
     EXPECT_LE(took_ms[rank], ms_max) << "rank " << rank << " was there for that long";
     const int code = WIFEXITED(statuses[rank]) ? WEXITSTATUS(statuses[rank]) : -WTERMSIG(statuses[rank]);
     if (kill_of.after_they_met) {
-      EXPECT_EQ(code, kill_of.is_stopped ? kNamedTheStopped : kNamedTheDead) << "rank " << rank;
+      EXPECT_TRUE(code == (kill_of.is_stopped ? kNamedTheStopped : kNamedTheDead) ||
+                  (kill_of.doing == Doing::kAborts && code == kSawTheAbort))
+          << "rank " << rank << " ended with " << code;
     } else {
       // The kill may have come later than they met.
-      EXPECT_TRUE(code == kNeverMet || code == kNamedTheDead) << "rank " << rank << " ended with " << code;
+      EXPECT_TRUE(code == kNeverMet || code == kNamedTheDead || (kill_of.doing == Doing::kAborts && code == kSawTheAbort))
+          << "rank " << rank << " ended with " << code;
     }
   }
   return worst_ms;
+}
+
+// Jobs of which all ranks are killed: nobody is left to clear up.
+inline void RunKillsOfAll(std::uint64_t first_seed, int kills) {
+  const std::set<std::string> before = NamedSegments();
+  for (int i = 0; i < kills && !::testing::Test::HasFailure(); ++i) {
+    Kill kill = DrawKill(first_seed + static_cast<std::uint64_t>(i));
+    kill.wire = Wire::kShared;
+    kill.all_are_killed = true;
+    if (kill.doing == Doing::kAborts) kill.doing = Doing::kCalls;  // or some end by themselves
+    (void)RunKill(kill);
+  }
+  EXPECT_EQ(NamedSegments(), before);
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
+}
+
+// Of two ranks, the second at some moment of the agreement among those that the first has left.
+inline void RunKillsOfTwo(std::uint64_t first_seed, int kills) {
+  std::int64_t worst_ms = 0;
+  for (int i = 0; i < kills && !::testing::Test::HasFailure(); ++i) {
+    Random random(first_seed + static_cast<std::uint64_t>(i));
+    Kill kill{.seed = first_seed + static_cast<std::uint64_t>(i), .ranks = static_cast<std::int32_t>(3 + random.Below(3))};
+    kill.victim = static_cast<std::int32_t>(random.Below(static_cast<std::uint64_t>(kill.ranks)));
+    kill.wire = random.OneIn(2) ? Wire::kShared : Wire::kTcp;
+    kill.doing = Doing::kShrinks;
+    kill.delay_us = static_cast<std::int64_t>(random.Below(5'000));
+    kill.second_delay_us = static_cast<std::int64_t>(random.Below(random.OneIn(2) ? 2'000 : 20'000));
+    worst_ms = std::max(worst_ms, RunKill(kill));
+  }
+  std::printf("%d kills of two: the last survivor had its sum %lld ms after the second strike\n", kills, static_cast<long long>(worst_ms));
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
 }
 
 inline void RunKills(std::uint64_t first_seed, int kills) {

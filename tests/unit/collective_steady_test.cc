@@ -142,5 +142,45 @@ TEST(SteadyState, CallsOfACommunicatorDoNotAllocate) {
   }
 }
 
+// A group is a communicator like any other.
+TEST(SteadyState, CallsOfAGroupDoNotAllocate) {
+  constexpr std::int32_t kRanks = 3;
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) {
+    std::atomic<int> ready{0}, done{0}, read{0};
+    std::atomic<std::uint64_t> before{0}, after{0};
+    std::atomic<bool> all_well{true};
+    auto meet = [](std::atomic<int>* count) {
+      ++*count;
+      while (count->load() < kRanks) std::this_thread::yield();
+    };
+    WithRanks(kRanks, Over(wire), [&](Communicator& all, Meeting&) {
+      auto pair = all.Split({.color = all.rank() == 1 ? kNoGroup : 0});
+      bool well = pair.ok();
+      std::vector<float> x(5000);
+      auto run = [&](Communicator* one) {
+        if (one == nullptr) return;
+        for (std::int64_t count : {10, 5000})
+          well = well && one->AllReduce({.in = x.data(), .out = x.data(), .count = count, .op = ReduceOp::kMax, .name = "x"}).ok();
+        well = well && one->Barrier().ok();
+      };
+      // In turns with the gang's.
+      auto run_both = [&] {
+        run(well ? pair->get() : nullptr);
+        run(&all);
+      };
+      for (int round = 0; round < 3; ++round) run_both();
+      meet(&ready);
+      if (all.rank() == 0) before = allocations.load();
+      for (int round = 0; round < 10; ++round) run_both();
+      meet(&done);
+      if (all.rank() == 0) after = allocations.load();
+      meet(&read);
+      if (!well) all_well = false;
+    });
+    EXPECT_TRUE(all_well);
+    EXPECT_EQ(before, after) << (wire == Wire::kShared ? "shared memory" : "TCP");
+  }
+}
+
 }  // namespace
 }  // namespace ropewalk::collective::testing

@@ -161,10 +161,9 @@ void Engine::LookForStall(Watch* watch) {
   // Asking the peers takes a while, in which nobody drives: what came meanwhile is looked at before it counts.
   Stall stall = WhatStalls(watch->waited_ms);
   if (!watch->verdict.ok() && watch->judged.IsSame(stall)) return on_failed_(watch->verdict);
-  if (std::exchange(watch->verdict, Status()).ok())
-    watch->verdict = timeout_.verdict(watch->judged = std::move(stall));
-  else
-    watch->waited_ms = 0;  // something has moved
+  const bool has_moved = !std::exchange(watch->verdict, Status()).ok();
+  if (!has_moved) watch->verdict = timeout_.verdict(watch->judged = std::move(stall));
+  if (watch->verdict.ok()) watch->waited_ms = 0;
 }
 
 Engine::Stall Engine::WhatStalls(std::int64_t waited_ms) const {

@@ -62,8 +62,9 @@ class Engine {
     }
   };
   struct Timeout {
-    std::int64_t ms = 0;                          // 0: none
-    std::function<Status(const Stall&)> verdict;  // who is to blame; it may ask the peers, which takes a while
+    std::int64_t ms = 0;  // 0: none
+    // Who is to blame; it may ask the peers, which takes a while. OK: nobody, and the time is counted anew.
+    std::function<Status(const Stall&)> verdict;
   };
   // `on_failed` is called once, from the driver, when this rank's transport fails, or with what `verdict` said when nothing has moved after
   // it either.
@@ -85,6 +86,7 @@ class Engine {
   Status Wait(Submission* submission);
   // Everything that runs and all that comes ends with `why` (the first one counts). True for the first.
   bool Fail(const Status& why);
+  bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
 
   std::uint64_t steps() const { return steps_.load(std::memory_order_relaxed); }
 

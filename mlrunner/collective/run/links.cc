@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -17,21 +18,36 @@
 namespace ropewalk::collective {
 namespace {
 
-// A frame: u32 length of what follows, u8 kind, then for kFailed the status: u8 code and its four texts; for kHere u8 whether it waits.
-enum class Kind : std::uint8_t { kLeft = 1, kFailed = 2, kAsk = 3, kHere = 4 };
+// A frame: u32 length of what follows, u8 kind, then for kFailed the status: u8 code and its four texts; for kHere u8 whether it
+// waits and u64 worked_ms_ago; for kMeet u64 its number and the word.
+enum class Kind : std::uint8_t { kLeft = 1, kFailed = 2, kAsk = 3, kHere = 4, kMeet = 5 };
 constexpr std::size_t kFrameBytesMax = 8 << 10;
 constexpr std::size_t kTextBytesMax = 1 << 10;
 
-std::string Frame(Kind kind, const Status& why, bool waits = false) {
+std::string Frame(Kind kind, const Status& why, const Here& here = {}) {
   std::string body;
   ByteWriter writer(&body);
   writer.Fixed(static_cast<std::uint8_t>(kind));
-  if (kind == Kind::kHere) writer.Fixed(static_cast<std::uint8_t>(waits));
+  if (kind == Kind::kHere) {
+    writer.Fixed(static_cast<std::uint8_t>(here.waits));
+    writer.Fixed(here.worked_ms_ago);
+  }
   if (kind == Kind::kFailed) {
     writer.Fixed(static_cast<std::uint8_t>(why.code()));
     for (const std::string* text : {&why.tag(), &why.what(), &why.why(), &why.fix()})
       writer.Sized(std::string_view(*text).substr(0, kTextBytesMax));
   }
+  std::string frame;
+  ByteWriter(&frame).Fixed(static_cast<std::uint32_t>(body.size()));
+  return frame + body;
+}
+
+std::string MeetFrame(std::uint64_t number, std::string_view word) {
+  std::string body;
+  ByteWriter writer(&body);
+  writer.Fixed(static_cast<std::uint8_t>(Kind::kMeet));
+  writer.Fixed(number);
+  writer.Sized(word);
   std::string frame;
   ByteWriter(&frame).Fixed(static_cast<std::uint32_t>(body.size()));
   return frame + body;
@@ -53,7 +69,12 @@ Status Lost(std::int32_t peer, const std::string& why) {
 }  // namespace
 
 Links::Links(std::int32_t rank, std::vector<UniqueFd> links, Events events)
-    : rank_(rank), events_(std::move(events)), peers_(links.size()), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), asked_(links.size()) {
+    : rank_(rank),
+      events_(std::move(events)),
+      peers_(links.size()),
+      stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      asked_(links.size()),
+      over_(links.size()) {
   for (std::size_t peer = 0; peer < links.size(); ++peer) peers_[peer].link = std::move(links[peer]);
   thread_ = std::thread([this] { Watch(); });
 }
@@ -74,10 +95,10 @@ void Links::TellFailed(const Status& why) {
   Tell(Frame(Kind::kFailed, why));
 }
 
-std::vector<Links::Answer> Links::Ask(std::int64_t ms_max) {
+std::vector<std::optional<Here>> Links::Ask(std::int64_t ms_max) {
   {
     std::lock_guard lock(asked_mutex_);
-    for (Asked& asked : asked_) asked.answer = Answer::kNone;
+    for (Asked& asked : asked_) asked.answer.reset();
     asked_[rank_].can_be = false;
   }
   {
@@ -85,11 +106,11 @@ std::vector<Links::Answer> Links::Ask(std::int64_t ms_max) {
     Tell(Frame(Kind::kAsk, {}));
   }
   std::unique_lock lock(asked_mutex_);
-  auto has_answered = [](const Asked& asked) { return !asked.can_be || asked.answer != Answer::kNone; };
+  auto has_answered = [](const Asked& asked) { return !asked.can_be || asked.answer.has_value(); };
   (void)answered_.wait_for(lock, std::chrono::milliseconds(ms_max),
                            [&] { return std::all_of(asked_.begin(), asked_.end(), has_answered); });  // or the time is over
-  std::vector<Answer> answers;
-  for (const Asked& asked : asked_) answers.push_back(asked.can_be ? asked.answer : Answer::kWaits);
+  std::vector<std::optional<Here>> answers;
+  for (const Asked& asked : asked_) answers.push_back(asked.can_be ? asked.answer : Here{.waits = true});
   return answers;
 }
 
@@ -124,13 +145,10 @@ void Links::Hear(std::int32_t rank) {
   const ssize_t n = recv(peer.link.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
   if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
   if (n <= 0) {
-    peer.is_over = true;
-    {
-      std::lock_guard lock(asked_mutex_);
-      asked_[rank].can_be = false;
-    }
-    answered_.notify_all();
-    if (!peer.has_left) events_.on_failed(Lost(rank, n == 0 ? "its process has ended" : std::strerror(errno)));
+    const int error = errno;
+    End(rank);
+    if (!peer.has_left) events_.on_failed(Lost(rank, n == 0 ? "its process has ended" : std::strerror(error)));
+    events_.on_over(rank);
     return;
   }
   peer.got.append(bytes, static_cast<std::size_t>(n));
@@ -142,7 +160,7 @@ void Links::Hear(std::int32_t rank) {
     ByteReader body(is_short ? std::string_view(peer.got).substr(sizeof(length), length) : std::string_view());
     const auto kind = Kind{body.Fixed<std::uint8_t>()};
     std::optional<Status> why = kind == Kind::kFailed ? DecodeFailed(body) : std::nullopt;
-    auto note = [&](bool can_be, Answer answer) {
+    auto note = [&](bool can_be, const std::optional<Here>& answer) {
       {
         std::lock_guard lock(asked_mutex_);
         asked_[rank] = {can_be, answer};
@@ -151,24 +169,90 @@ void Links::Hear(std::int32_t rank) {
     };
     if (kind == Kind::kLeft && body.empty()) {
       peer.has_left = true;
-      note(false, Answer::kNone);
+      note(false, std::nullopt);
       events_.on_left(rank);
     } else if (kind == Kind::kAsk && body.empty()) {
-      const std::string here = Frame(Kind::kHere, {}, events_.is_waiting());
+      const std::string here = Frame(Kind::kHere, {}, events_.here());
       std::lock_guard lock(tell_mutex_);
       (void)!send(peer.link.get(), here.data(), here.size(), MSG_NOSIGNAL | MSG_DONTWAIT);  // as in Tell()
-    } else if (kind == Kind::kHere && body.remaining() == 1) {
-      note(!peer.has_left, body.Fixed<std::uint8_t>() != 0 ? Answer::kWaits : Answer::kElsewhere);
+    } else if (kind == Kind::kHere && body.remaining() == sizeof(std::uint8_t) + sizeof(std::uint64_t)) {
+      Here here{.waits = body.Fixed<std::uint8_t>() != 0};
+      here.worked_ms_ago = body.Fixed<std::uint64_t>();
+      note(!peer.has_left, here);
     } else if (why.has_value()) {
       peer.has_left = true;  // what comes now is not worth another word
       events_.on_failed(*why);
+    } else if (kind == Kind::kMeet) {
+      const auto number = body.Fixed<std::uint64_t>();
+      std::string word(body.Sized());
+      if (!body.ok() || !body.empty()) return Nonsense(rank);
+      {
+        std::lock_guard lock(asked_mutex_);
+        met_[{number, rank}] = std::move(word);
+      }
+      answered_.notify_all();
     } else {
-      peer.is_over = true;
-      events_.on_failed(Lost(rank, "it said what nobody understands"));
-      return;
+      return Nonsense(rank);
     }
     peer.got.erase(0, sizeof(length) + length);
   }
+}
+
+void Links::Nonsense(std::int32_t rank) {
+  End(rank);
+  events_.on_failed(Lost(rank, "it said what nobody understands"));
+  events_.on_over(rank);
+}
+
+void Links::End(std::int32_t rank) {
+  peers_[rank].is_over = true;
+  {
+    std::lock_guard lock(asked_mutex_);
+    asked_[rank].can_be = false;
+    over_[rank] = true;
+  }
+  answered_.notify_all();
+}
+
+std::vector<bool> Links::Over() {
+  std::lock_guard lock(asked_mutex_);
+  return over_;
+}
+
+Result<std::vector<std::optional<std::string>>> Links::Meet(std::uint64_t number, const std::string& word, const std::vector<bool>& without,
+                                                            std::int64_t ms_max) {
+  const std::string frame = MeetFrame(number, word);
+  if (frame.size() > kFrameBytesMax)
+    return Status(Code::kInvalid, "COLL30", "a rank has " + std::to_string(word.size()) + " bytes to say to those that are left",
+                  "links carry frames of " + std::to_string(kFrameBytesMax) + " bytes at most",
+                  "give shorter names of machines and addresses to the rendezvous");
+  {
+    std::lock_guard lock(tell_mutex_);
+    Tell(frame);
+  }
+  std::unique_lock lock(asked_mutex_);
+  auto is_missed = [&](std::int32_t peer) { return peer != rank_ && !without[peer] && !over_[peer] && !met_.contains({number, peer}); };
+  auto all_are_here = [&] {
+    for (std::int32_t peer = 0; peer < static_cast<std::int32_t>(over_.size()); ++peer)
+      if (is_missed(peer)) return false;
+    return true;
+  };
+  if (ms_max <= 0)
+    answered_.wait(lock, all_are_here);
+  else
+    (void)answered_.wait_for(lock, std::chrono::milliseconds(ms_max), all_are_here);  // or the time is over
+  std::vector<std::optional<std::string>> words(over_.size());
+  std::string missed;
+  for (std::int32_t peer = 0; peer < static_cast<std::int32_t>(over_.size()); ++peer) {
+    if (is_missed(peer)) missed += (missed.empty() ? "" : ", ") + ("rank " + std::to_string(peer));
+    if (auto said = met_.find({number, peer}); said != met_.end()) words[peer] = std::move(said->second);
+  }
+  words[rank_] = word;
+  met_.erase(met_.begin(), met_.upper_bound({number, std::numeric_limits<std::int32_t>::max()}));
+  if (missed.empty()) return words;
+  return Status(Code::kDeadlineExceeded, "COLL28", missed + " did not come to those that are left after a failure",
+                "its process is there, and has not called Shrink() within " + std::to_string(ms_max) + " ms",
+                "call it on all ranks, or end those that do not go on; if they may take so long, raise the time-out (timeout_ms)");
 }
 
 }  // namespace ropewalk::collective

@@ -27,7 +27,7 @@ namespace ropewalk::collective {
 namespace {
 
 constexpr std::uint32_t kHelloMagic = 0x4c4c4548;  // "HELL"
-constexpr std::uint16_t kMeshVersion = 1;
+constexpr std::uint16_t kMeshVersion = 2;
 constexpr std::size_t kProofBytes = 32;
 // Strangers that connect and say nothing: the oldest gives way.
 constexpr std::size_t kStrangersMax = 64;
@@ -516,8 +516,13 @@ Result<Mesh> ConnectMesh(const Rendezvous& rendezvous, const CommunicatorOptions
                   wants_tcp ? "give all ranks the same wire, or none (kByMachine)"
                             : "give no wire (kByMachine): then TCP is taken, or place the gang on one machine");
 
+  if (!rendezvous.secret.empty()) secret = rpc::AuthProof(rendezvous.secret, "group", secret, "", "");
+
   Mesh mesh;
   mesh.shares_memory = machines.size() == 1 && !wants_tcp;
+  mesh.secret = secret;
+  const std::string name = rpc::AuthProof(secret, "name", "", "", "");
+  std::memcpy(&mesh.name, name.data(), sizeof(mesh.name));
   for (const auto& [machine, ranks] : machines) mesh.ranks_on_machine_max = std::max(mesh.ranks_on_machine_max, ranks);
   Builder builder(rendezvous, std::move(places), std::move(secret), mesh.shares_memory, channels, waiter);
   RETURN_IF_ERROR(builder.ConnectToLower());

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -22,6 +23,8 @@ namespace ropewalk::collective {
 struct Mesh {
   bool shares_memory = false;
   std::int32_t ranks_on_machine_max = 1;
+  std::string secret;               // what the ranks drew
+  std::uint64_t name = 0;           // of it, to tell the messages of one mesh from another's; it says nothing of the secret
   std::vector<UniqueFd> links;      // by rank
   std::vector<UniqueFd> data;       // TCP: [peer · channels + channel]
   SharedMemory board;               // shared memory: of all

@@ -24,7 +24,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 constexpr std::uint32_t kMagic = 0x4c4f4352;  // "RCOL"
-constexpr std::uint16_t kVersion = 2;
+constexpr std::uint16_t kVersion = 3;
 constexpr int kPollMsMax = 100;
 // How long a broken connection waits for the one who knows why.
 constexpr std::int64_t kVerdictMsMax = 2'000;
@@ -33,8 +33,8 @@ struct WireHeader {
   std::uint32_t magic;
   std::uint16_t version, channel;
   std::uint64_t job_epoch;
-  std::uint32_t communicator, from;
-  std::uint64_t sequence, bytes, payload_checksum, header_checksum, unused;
+  std::uint32_t unused, from;
+  std::uint64_t sequence, bytes, payload_checksum, header_checksum, communicator;
   CallLabel label;
 };
 static_assert(sizeof(WireHeader) == 128);
@@ -135,13 +135,13 @@ void TcpTransport::Post(std::int32_t peer, std::int32_t channel, const void* dat
                     .version = kVersion,
                     .channel = static_cast<std::uint16_t>(channel),
                     .job_epoch = options_.job_epoch,
-                    .communicator = options_.communicator,
+                    .unused = 0,
                     .from = static_cast<std::uint32_t>(rank_),
                     .sequence = line.posted,
                     .bytes = bytes,
                     .payload_checksum = options_.checksum_payload ? Checksum64(std::span(static_cast<const std::byte*>(data), bytes)) : 0,
                     .header_checksum = 0,
-                    .unused = 0,
+                    .communicator = options_.communicator,
                     .label = labels_[channel]};
   header.header_checksum = ChecksumOf(header);
   std::memcpy(out.header, &header, sizeof(header));

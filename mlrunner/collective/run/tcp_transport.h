@@ -4,9 +4,9 @@
 // Who connects the sockets is not its business (mesh.h does).
 //
 // Wire: a header of 128 bytes, host byte order (little-endian machines only), then the payload.
-//    0 magic u32         4 version u16       6 channel u16         8 job epoch u64        16 communicator u32     20 from u32
+//    0 magic u32         4 version u16       6 channel u16         8 job epoch u64        16 unused u32           20 from u32
 //   24 sequence u64 (within the channel)    32 bytes u64          40 payload checksum u64 (0: none)
-//   48 header checksum u64                  56 unused             64 the sender's CallLabel
+//   48 header checksum u64                  56 communicator u64   64 the sender's CallLabel
 //
 // Owner: a rank. Thread rule: as transport.h says.
 #pragma once
@@ -26,7 +26,7 @@ namespace ropewalk::collective {
 
 struct TcpOptions {
   std::uint64_t job_epoch = 0;
-  std::uint32_t communicator = 0;
+  std::uint64_t communicator = 0;  // its name: another one for each group and each forming
   bool checksum_payload = false;
   std::int32_t ranks_on_machine = 1;  // for the time to spin
   // Somebody watches the peers and tells why one is lost (Interrupt, SetLeft): a closed connection alone is no verdict for a while.
