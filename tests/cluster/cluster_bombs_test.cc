@@ -138,7 +138,9 @@ TEST(ClusterBombs, TheDaemonIsAsBeforeAndOthersGoOn) {
       bool said = false;
       for (const char* words : harm.says) said |= job->err().find(words) != std::string::npos;
       EXPECT_TRUE(said) << job->err();
-      if (harm.name == "memory" && grouped) EXPECT_NE(job->err().find("WORKER35"), std::string::npos) << job->err();
+      if (harm.name == "memory" && grouped) {
+        EXPECT_NE(job->err().find("WORKER35"), std::string::npos) << job->err();
+      }
     }
     ping();
   }

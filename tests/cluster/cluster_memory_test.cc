@@ -136,7 +136,9 @@ TEST(ClusterMemory, WhatDoesNotFitIsSpilledAndProcessesStayBounded) {
     EXPECT_LE(watch.segment_bytes, kBudget);
     EXPECT_LE(watch.executor_bytes, kBudget + kProcess);
     EXPECT_LE(watch.daemon_bytes, kProcess) << "what it holds in memory it does not map";
-    if (sort) EXPECT_EQ(FolderBytes(cluster.dir() / "sorted"), fs::file_size(cluster.dir() / "lines"));
+    if (sort) {
+      EXPECT_EQ(FolderBytes(cluster.dir() / "sorted"), fs::file_size(cluster.dir() / "lines"));
+    }
   }
 }
 

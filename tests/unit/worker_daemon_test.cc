@@ -627,7 +627,9 @@ TEST_F(WorkerDaemonTest, AKillIsBlamedOnMemoryOnlyAsFarAsThatIsKnown) {
        {Case{"", Status(Code::kUnavailable, "WORKER30", ""), "somebody killed it"},
         Case{"ROPEWALK_TEST_NO_CGROUPS", Status(Code::kResourceExhausted, dag::kPerhapsOutOfMemoryTag, ""), "; or somebody killed it"}}) {
     SCOPED_TRACE(c.variable);
-    if (*c.variable != '\0') ASSERT_EQ(::setenv(c.variable, "1", 1), 0);
+    if (*c.variable != '\0') {
+      ASSERT_EQ(::setenv(c.variable, "1", 1), 0);
+    }
     StartWorker();
     const auto pid = static_cast<pid_t>(master_->StartAndGreet(1, "serve", self_));
     EndAProcessForItsMemory(*groups);
