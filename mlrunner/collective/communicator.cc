@@ -157,8 +157,7 @@ class Connected : public Communicator {
 
   Result<Handle> Submit(const CollectiveCall& call, const SubmitOptions& options) override {
     ASSIGN_OR_RETURN(Instance * instance, Prepare(call));
-    return engine_->Submit(instance, LabelFor(call, *instance), options.priority,
-                           call.count * static_cast<std::int64_t>(SizeOf(call.dtype)), call.received);
+    return engine_->Submit(instance, LabelFor(call, *instance), options.priority, BytesOf(call), call.received);
   }
 
   Status Wait(const Handle& handle) override { return engine_->Wait(handle.get()); }
@@ -297,7 +296,7 @@ class Connected : public Communicator {
                     .root = call.root,
                     .peer = call.peer,
                     .deterministic = call.deterministic};
-    const bool is_counted = call.collective == Collective::kAllToAllV;
+    const bool is_counted = LearnsCounts(call.collective);
     const bool mixes = call.collective == Collective::kMix;
     if (mixes != (call.mixing != nullptr) || mixes != (call.window != nullptr))
       return Status(Code::kInvalid, "COLL10",
@@ -317,27 +316,26 @@ class Connected : public Communicator {
         (call.codec != nullptr && call.codec->error_feedback != (call.residual != nullptr)))
       return Status(Code::kInvalid, "COLL10", std::string(Name(call.collective)) + ": counts or residual are missing, or have no place",
                     is_counted != (call.counts != nullptr) || (call.received != nullptr && !is_counted)
-                        ? "counts belong to an all-to-all-v, which cannot do without; received only to it"
+                        ? "counts belong to an all-to-all-v or an allgather-v, which cannot do without; received only to these"
                         : "a residual belongs to a codec with error feedback, which cannot do without",
                     "give the call what it needs, and leave the rest null");
     Choice choice = Choose(request, call.codec != nullptr, call.count, shares_memory_, options_.segment_bytes);
     if (!call.algorithm.empty()) choice.algorithm = call.algorithm;
-    if (choice.algorithm.empty())
-      return Status(Code::kInvalid, "COLL10", "no algorithm is chosen for " + std::string(Name(call.collective)),
-                    "a communicator chooses for allreduce, broadcast, barrier, send_recv, all_to_all_v and mixing only",
-                    "use these: of an allreduce take a part, or let each rank's vector be zero outside of its own part to gather");
     request.segment_bytes = choice.segment_bytes;
     request.channels = choice.channels;
     ASSIGN_OR_RETURN(
         Instance * instance,
-        cache_->Take({.algorithm = choice.algorithm, .request = &request, .codec = call.codec, .mixing = call.mixing}, CountOf(call)));
+        cache_->Take(
+            {.algorithm = choice.algorithm, .request = &request, .codec = call.codec, .mixing = call.mixing, .neighbors = call.neighbors},
+            CountOf(call)));
     Status status;
     if (instance->channels() > Engine::kChannelsOfLane)
       status =
           Status(Code::kInvalid, "COLL12", std::string(choice.algorithm) + " has " + std::to_string(instance->channels()) + " channels",
                  "a communicator's calls have " + std::to_string(Engine::kChannelsOfLane) + " at most",
                  "take an algorithm with fewer channels, or leave the choice to the communicator");
-    if (status.ok() && is_counted) status = instance->SetCounts({call.counts, static_cast<std::size_t>(ranks())}, call.count);
+    const std::size_t counts = call.collective == Collective::kAllToAllV ? static_cast<std::size_t>(ranks()) : 1;
+    if (status.ok() && is_counted) status = instance->SetCounts({call.counts, counts}, call.count);
     if (status.ok()) status = Bind(instance, call);
     if (status.ok()) return instance;
     cache_->GiveBack(instance);
@@ -371,8 +369,14 @@ class Connected : public Communicator {
     return LabelOf(instance.header(), CountOf(call), call.name, 0);
   }
 
+  // Of the longer of its two vectors, about.
+  std::int64_t BytesOf(const CollectiveCall& call) const {
+    const std::int64_t vectors = call.collective == Collective::kAllToAll ? ranks() : 1;
+    return vectors * call.count * static_cast<std::int64_t>(SizeOf(call.dtype));
+  }
+
   // What all ranks must agree on: a count that is only room is a rank's own affair.
-  static std::int64_t CountOf(const CollectiveCall& call) { return call.collective == Collective::kAllToAllV ? 0 : call.count; }
+  static std::int64_t CountOf(const CollectiveCall& call) { return LearnsCounts(call.collective) ? 0 : call.count; }
 
   const HomeProcess home_;
   const Rendezvous rendezvous_;

@@ -10,12 +10,32 @@
 //
 // Matching is by sequence, names are only verified: all ranks make the same blocking calls in the same order, and submit the same calls in
 // the same order. The two sequences are independent of each other; when ranks wait is their own affair. Ranks that call different
-// things (operation, type, count, operation of the sum, root, codec, algorithm, mixing matrix, window, name) all fail with a status that
-// names both calls.
+// things (operation, type, count, operation of the sum, root, codec, algorithm, mixing matrix, neighbours, window, name) all fail with a
+// status that names both calls.
 //
 // Between ranks of one machine vectors are read where they lie, in memory that both map; if the ranks are on several machines all of
 // them speak TCP, those of one machine, too. Vectors may lie anywhere: what is not from Allocate() is copied once, segment by segment,
-// where a peer of the same machine must read it. `in` and `out` may be the same.
+// where a peer of the same machine must read it. What lies in them, P ranks, this one r, N = count, the same on all ranks unless said:
+//
+//                      in                     out                            may share memory: `out` begins
+//   AllReduce          N                      N, on all the same bits        where `in` does
+//   ReduceScatter      N                      part r of N                    where part r of `in` does
+//   AllGather          part r of N            N                              where `in` is its part r
+//   AllGatherV         counts[0], its own     room for N, its own: all       no
+//   Reduce             N                      N on the root, else unused     where `in` does
+//   Gather             part r of N            N on the root, else unused     where `in` is its part r, on the root
+//   Scatter            N on the root          part r of N                    where part r of `in` does, on the root
+//   AllToAll           N for each rank: P · N N of each rank: P · N          no
+//   AllToAllV          counts[i] for rank i   room for N, its own: all       no
+//   NeighborExchange   N                      N of each that it hears from   no
+//   Mix, Broadcast     N (of the root)        N                              where `in` does
+//   SendRecv           N of the root          N on the peer, else unused     where `in` does
+//
+// So N is the length of the one vector that all ranks speak of, whether each has it or a part of it. Part r of N is PartOf(N, P, r): parts
+// follow each other in the order of ranks, and where N is no multiple of P the first N mod P are one element longer; with fewer elements
+// than ranks the last ones are empty. Where N is P · n, each part is the n elements that MPI and NCCL call count. What several ranks give
+// lies side by side in the order of ranks (NeighborExchange: of the list). Buffers that share memory in any other way are refused (COLL10),
+// and what is unused may be null.
 //
 // A call whose ranks do not all come is waited for no longer than timeout_ms; then all ranks fail with a status that names the ranks that
 // are waited for and the call (COLL28). Where a process does not answer that is kUnavailable, and a gang is formed anew; where programs do
@@ -123,10 +143,10 @@ struct CollectiveCall {
   Collective collective = Collective::kAllreduce;
   const void* in = nullptr;
   void* out = nullptr;
-  std::int64_t count = 0;  // elements
+  std::int64_t count = 0;  // elements; see above
   Dtype dtype = Dtype::kF32;
   ReduceOp op = ReduceOp::kSum;
-  std::int32_t root = 0;  // broadcast, send/recv: the source
+  std::int32_t root = 0;  // broadcast, scatter, send/recv: the source; reduce, gather: the destination
   std::int32_t peer = 0;  // send/recv: the destination
   std::string_view name;
   bool deterministic = false;    // the left fold over the ranks
@@ -136,7 +156,8 @@ struct CollectiveCall {
   const Codec* codec = nullptr;
   float* residual = nullptr;
   // All-to-all-v: how many elements of `in` are for each rank, in the order of ranks; `count` is what `out` has room for. What the others
-  // have for this one lies in `out` in their order; how much each had is put into `received`, if that is given.
+  // have for this one lies in `out` in their order; how much each had is put into `received`, if that is given. Allgather-v: likewise, with
+  // one number, how many elements of `in` are for all.
   const std::int64_t* counts = nullptr;
   std::int64_t* received = nullptr;
   // Mixing with neighbours: out of rank i = the sum over j of mixing[i][j] times in of rank j; the same matrix on all ranks. The window has
@@ -145,6 +166,9 @@ struct CollectiveCall {
   // each comes to its relaxed windows for the first time in the same order (blocking calls; submitted ones are matched as all are).
   const std::vector<std::vector<double>>* mixing = nullptr;
   const Window* window = nullptr;
+  // Neighbour exchange, the same on all ranks: (*neighbors)[i] says whose vectors rank i receives, each rank once at most, in the order in
+  // which they are to lie in its `out`; it may be among them. A rank may hear from nobody, or be heard by nobody.
+  const Neighbors* neighbors = nullptr;
 };
 
 struct SubmitOptions {
@@ -192,9 +216,17 @@ class Communicator {
   // Runs `call` to the end. The calling thread drives it, and what was submitted beside it.
   virtual Status Run(const CollectiveCall& call) = 0;
   Status AllReduce(CollectiveCall call) { return As(Collective::kAllreduce, call); }
+  Status ReduceScatter(CollectiveCall call) { return As(Collective::kReduceScatter, call); }
+  Status AllGather(CollectiveCall call) { return As(Collective::kAllgather, call); }
+  Status AllGatherV(CollectiveCall call) { return As(Collective::kAllgatherV, call); }
   Status Broadcast(CollectiveCall call) { return As(Collective::kBroadcast, call); }
+  Status Reduce(CollectiveCall call) { return As(Collective::kReduce, call); }
+  Status Gather(CollectiveCall call) { return As(Collective::kGather, call); }
+  Status Scatter(CollectiveCall call) { return As(Collective::kScatter, call); }
   Status SendRecv(CollectiveCall call) { return As(Collective::kSendRecv, call); }
+  Status AllToAll(CollectiveCall call) { return As(Collective::kAllToAll, call); }
   Status AllToAllV(CollectiveCall call) { return As(Collective::kAllToAllV, call); }
+  Status NeighborExchange(CollectiveCall call) { return As(Collective::kNeighborExchange, call); }
   Status Mix(CollectiveCall call) { return As(Collective::kMix, call); }
   Status Barrier() { return As(Collective::kBarrier, {.name = "barrier"}); }
 

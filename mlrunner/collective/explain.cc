@@ -22,8 +22,9 @@ std::string RangeText(const Shapes& shapes, std::int32_t id) {
       if (range.offset_scale == 0 && range.offset_add == 0 && range.count_scale == 1 && range.count_add == 0) return "all";
       return Number(range.offset_scale, range.offset_add) + ", +" + Number(range.count_scale, range.count_add);
     case RangeKind::kPart:
-      return "part " + std::to_string(range.index) + "/" + std::to_string(range.parts) +
-             (shapes.ranges[range.of].kind == RangeKind::kSpan ? "" : " of " + of(range.of));
+      return (range.run == 1 ? "part " + std::to_string(range.index)
+                             : "parts " + std::to_string(range.index) + "-" + std::to_string(range.index + range.run - 1)) +
+             "/" + std::to_string(range.parts) + (shapes.ranges[range.of].kind == RangeKind::kSpan ? "" : " of " + of(range.of));
     case RangeKind::kSegment:
       return of(range.of) + ", segment" +
              (range.lanes > 1 ? " lane " + std::to_string(range.lane) + "/" + std::to_string(range.lanes) : "");
@@ -100,7 +101,10 @@ std::string Explain(const Plan& plan, std::int32_t rank) {
                      (request.deterministic ? ", left fold over ranks" : "") + (plan.post.identical ? ", same bits everywhere" : "") + "\n";
   for (const Buffer& buffer : header.buffers)
     text += "  " + buffer.name + " (" + std::string(Name(buffer.role)) + ")" +
-            (buffer.may_alias != kNone ? ", may be " + header.buffers[buffer.may_alias].name : "") + "\n";
+            (buffer.may_alias == kNone
+                 ? ""
+                 : (buffer.alias_at_part ? ", may be its part of " : ", may be ") + header.buffers[buffer.may_alias].name) +
+            "\n";
   const Program& program = plan.programs[rank];
   text += "rank " + std::to_string(rank) + "\n";
   for (std::size_t c = 0; c < program.channels.size(); ++c) {

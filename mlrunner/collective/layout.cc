@@ -6,11 +6,11 @@
 namespace ropewalk::collective {
 namespace {
 
-Extent PartOf(Extent whole, std::int64_t parts, std::int64_t index, std::int64_t align) {
+Extent PartsOf(Extent whole, std::int64_t parts, std::int64_t index, std::int64_t run, std::int64_t align) {
   std::int64_t units = (whole.count + align - 1) / align;
   std::int64_t each = units / parts, longer = units % parts;
   std::int64_t begin = std::min(whole.count, (each * index + std::min(index, longer)) * align);
-  std::int64_t end = std::min(whole.count, (each * (index + 1) + std::min(index + 1, longer)) * align);
+  std::int64_t end = std::min(whole.count, (each * (index + run) + std::min(index + run, longer)) * align);
   return {whole.offset + begin, end - begin};
 }
 
@@ -25,6 +25,8 @@ Status BadPlan(const std::string& what, const std::string& why, const std::strin
 }
 
 }  // namespace
+
+Extent PartOf(std::int64_t count, std::int32_t parts, std::int32_t index) { return PartsOf({0, count}, parts, index, 1, 1); }
 
 std::int64_t EncodedBytes(const Codec& codec, std::int64_t count) {
   if (count == 0) return 0;
@@ -46,10 +48,10 @@ Extent Layout::Evaluate(std::int32_t id, const std::int64_t* iterations) const {
     case RangeKind::kSpan:
       return {range.offset_scale * sizes_.count + range.offset_add, range.count_scale * sizes_.count + range.count_add};
     case RangeKind::kPart:
-      return PartOf(OfRange(range.of, iterations), range.parts, range.index, range.align);
+      return PartsOf(OfRange(range.of, iterations), range.parts, range.index, range.run, range.align);
     case RangeKind::kSegment: {
       std::int64_t iteration = iterations == nullptr ? 0 : iterations[range.loop];
-      return PartOf(OfRange(range.of, iterations), trips_[range.loop] * range.lanes, iteration * range.lanes + range.lane, range.align);
+      return PartsOf(OfRange(range.of, iterations), trips_[range.loop] * range.lanes, iteration * range.lanes + range.lane, 1, range.align);
     }
     case RangeKind::kPlaced:
       return {range.index * LengthOf(range.stride_of, range.codec, iterations), LengthOf(range.of, range.codec, iterations)};
@@ -77,9 +79,8 @@ void Layout::SetColumn(std::int32_t column, const std::int64_t* counts) {
   EvaluateFixed();
 }
 
-void Layout::SetRow(std::int32_t row, const std::int64_t* counts) {
-  for (std::int32_t column = 0; column < header_->request.ranks; ++column)
-    sizes_.table[row * header_->request.ranks + column] = counts[column];
+void Layout::SetRow(std::int32_t row, std::span<const std::int64_t> counts) {
+  std::copy(counts.begin(), counts.end(), sizes_.table.begin() + row * header_->request.ranks);
   EvaluateFixed();
 }
 
@@ -137,7 +138,8 @@ Result<Layout> Layout::Make(const Header& header, const Shapes& shapes, const st
       case RangeKind::kSpan:
         break;
       case RangeKind::kPart:
-        good = earlier(range.of) && range.parts > 0 && range.index >= 0 && range.index < range.parts && range.align > 0;
+        good = earlier(range.of) && range.parts > 0 && range.index >= 0 && range.index < range.parts && range.run > 0 &&
+               range.run <= range.parts - range.index && range.align > 0;
         break;
       case RangeKind::kSegment:
         good = earlier(range.of) && range.loop >= 0 && range.loop < static_cast<std::int32_t>(loops.size()) && range.lanes > 0 &&

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -24,6 +25,9 @@ struct Extent {
   std::int64_t end() const { return offset + count; }
 };
 
+// Where part `index` of `count` elements lies: lengths differ by one at most, longer ones first.
+Extent PartOf(std::int64_t count, std::int32_t parts, std::int32_t index);
+
 // The bytes of `count` elements in the form of `codec`.
 std::int64_t EncodedBytes(const Codec& codec, std::int64_t count);
 
@@ -42,14 +46,18 @@ class Layout {
   Extent OfChunk(std::int32_t chunk, const std::int64_t* iterations) const { return OfRange(shapes_->chunks[chunk].range, iterations); }
   // Replaces column `column` of the count table by what the peers said; what depends on it is computed anew, without allocation.
   void SetColumn(std::int32_t column, const std::int64_t* counts);
-  // Replaces the row of a rank, which it knows itself, likewise.
-  void SetRow(std::int32_t row, const std::int64_t* counts);
+  // Replaces the row of a rank, which it knows itself, likewise: its first columns.
+  void SetRow(std::int32_t row, std::span<const std::int64_t> counts);
   // Whether the range depends on the count table.
   bool IsCounted(std::int32_t range) const;
   std::int64_t Trips(std::int32_t loop) const { return trips_[loop]; }
   std::int64_t BytesOfElement(std::int32_t buffer) const { return element_bytes_[buffer]; }
   // How long the buffer must be for everything that the program does with it.
   std::int64_t ElementsOf(std::int32_t buffer) const { return elements_[buffer]; }
+  // From which element of the buffer that it may lie in on `rank` may have it.
+  std::int64_t AliasOffset(std::int32_t buffer, std::int32_t rank) const {
+    return header_->buffers[buffer].alias_at_part ? PartOf(sizes_.count, header_->request.ranks, rank).offset : 0;
+  }
   const Sizes& sizes() const { return sizes_; }
   const Header& header() const { return *header_; }
 

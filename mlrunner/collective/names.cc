@@ -1,5 +1,8 @@
 #include "mlrunner/collective/plan.h"
 
+#include <cstddef>
+#include <iterator>
+
 namespace ropewalk::collective {
 
 std::string_view Name(ReduceOp op) {
@@ -16,8 +19,10 @@ std::string_view Name(Op op) {
 }
 
 std::string_view Name(Collective collective) {
-  static constexpr std::string_view kNames[] = {"allreduce",    "reduce_scatter", "allgather", "broadcast",
-                                                "all_to_all_v", "barrier",        "send_recv", "mix"};
+  static constexpr std::string_view kNames[] = {"allreduce", "reduce_scatter", "allgather",  "broadcast",        "all_to_all_v",
+                                                "barrier",   "send_recv",      "mix",        "allgather_v",      "reduce",
+                                                "gather",    "scatter",        "all_to_all", "neighbor_exchange"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(kLastCollective) + 1);
   return kNames[static_cast<int>(collective)];
 }
 

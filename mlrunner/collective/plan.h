@@ -25,7 +25,30 @@ inline constexpr std::int32_t kNone = -1;
 
 // ---- what is asked for -------------------------------------------------------------------------------------------------------------
 
-enum class Collective : std::uint8_t { kAllreduce, kReduceScatter, kAllgather, kBroadcast, kAllToAllV, kBarrier, kSendRecv, kMix };
+enum class Collective : std::uint8_t {
+  kAllreduce,
+  kReduceScatter,
+  kAllgather,
+  kBroadcast,
+  kAllToAllV,
+  kBarrier,
+  kSendRecv,
+  kMix,
+  kAllgatherV,
+  kReduce,
+  kGather,
+  kScatter,
+  kAllToAll,
+  kNeighborExchange,
+};
+inline constexpr Collective kLastCollective = Collective::kNeighborExchange;
+// How much each rank has is known at run time only: the plan learns its count table.
+constexpr bool LearnsCounts(Collective collective) { return collective == Collective::kAllToAllV || collective == Collective::kAllgatherV; }
+
+// Whether vectors are folded into one by the operation that the request names.
+constexpr bool Folds(Collective collective) {
+  return collective == Collective::kAllreduce || collective == Collective::kReduceScatter || collective == Collective::kReduce;
+}
 
 // A lossy or shortening form of a chunk on the wire, described by its sizes: bytes(n) = ⌈n/bucket⌉·bucket_header_bytes + ⌈n·bits/8⌉.
 // An additive codec may be applied at every hop; any other only where the plan's postcondition allows for the times it is applied.
@@ -39,13 +62,15 @@ struct Codec {
   auto operator<=>(const Codec&) const = default;
 };
 using MixingMatrix = std::vector<std::vector<double>>;
+// A digraph: by rank, those whose vectors it receives, in the order in which they lie in its `out`.
+using Neighbors = std::vector<std::vector<std::int32_t>>;
 
 struct Request {
   Collective collective = Collective::kAllreduce;
   Dtype dtype = Dtype::kF32;
   ReduceOp op = ReduceOp::kSum;
   std::int32_t ranks = 1;
-  std::int32_t root = 0;           // broadcast, send/recv: the source
+  std::int32_t root = 0;           // broadcast, scatter, send/recv: the source; reduce, gather: the destination
   std::int32_t peer = 0;           // send/recv: the destination
   bool deterministic = false;      // each element must be the left fold over ranks in the accumulator's type
   std::int32_t channels = 1;       // how many segments are on their way at once
@@ -54,6 +79,7 @@ struct Request {
   std::int32_t quorum = 0;         // eager: how many ranks must have contributed
   std::vector<Codec> codecs;       // how numbers travel; refused by algorithms that do not encode (Algorithm::codecs)
   MixingMatrix mixing;             // kMix: W[i][j], the weight of rank j's value in rank i's result
+  Neighbors neighbors;             // kNeighborExchange
 };
 
 // ---- memory ------------------------------------------------------------------------------------------------------------------------
@@ -72,10 +98,10 @@ struct Buffer {
   std::string name;
   Role role = Role::kScratch;
   Element element = Element::kPayload;
-  // The buffer in whose memory the caller may put this one (in place), from its element rank · alias_rank_scale · N on. Check() proves both
-  // ways.
+  // The buffer in whose memory the caller may put this one (in place): where that one begins, or where this rank's part of N elements lies
+  // in it. Check() proves both ways.
   std::int32_t may_alias = kNone;
-  std::int32_t alias_rank_scale = 0;
+  bool alias_at_part = false;
   bool relaxed = false;  // window: reads and puts are not ordered by the plan; each access is atomic for its chunk
 };
 
@@ -83,7 +109,7 @@ struct Buffer {
 enum class RangeKind : std::uint8_t {
   kNothing,    // a message without bytes
   kSpan,       // [offset_scale·N + offset_add, + count_scale·N + count_add), N = the bound count
-  kPart,       // part `index` of `parts` of range `of`; lengths differ by at most `align`, longer ones first
+  kPart,       // part `index` of `parts` of range `of` (with the `run` - 1 behind it); lengths differ by at most `align`, longer ones first
   kSegment,    // the part of `of` that this iteration of `loop` handles; `lane` of `lanes` shares its iterations with other channels
   kPlaced,     // as long as `of`, at `index` times the length of `stride_of`; with a codec both lengths are those of the encoded form
   kTable,      // entry (row, column) of the bound count table; offset = the entries before it in its row, or in its column if by_column
@@ -95,7 +121,7 @@ struct Range {
   bool by_column = false;
   std::int32_t codec = kNone;
   std::int32_t of = kNone, stride_of = kNone;
-  std::int32_t index = 0, parts = 1, align = 1;
+  std::int32_t index = 0, parts = 1, run = 1, align = 1;
   std::int32_t loop = kNone, lane = 0, lanes = 1;
   std::int32_t row = 0, column = 0;
   std::int64_t count_scale = 0, count_add = 0, offset_scale = 0, offset_add = 0;  // kTable: count_scale = elements an entry counts
@@ -151,7 +177,7 @@ enum class Op : std::uint8_t {
   kWait,            // until this rank's counter ≥ threshold
   kFlush,           // until everything that this channel posted to `to`, or put and got there, is consumed or done
   kContribute,      // dst = this rank's contribution: [In, State]: In if the local call came, else State if given, else zero; aux = 1 or 0
-  kCounts,          // [local int64 counts]: entry i is what rank i has for this one; ranges that need it are resolved from here on
+  kCounts,          // [local int64 counts]: entry i is what rank i has for this one (or in `column`); ranges that need it are resolved now
   kNative,          // a library's own collective (`native`) over the ranks of `group`: [local] → dst
   kLoop,            // begin of `loop`; `jump` is its kEndLoop (steps are counted within their channel)
   kEndLoop,         // end of `loop`; `jump` is its kLoop; a border: a running instance may yield here to one of higher priority
@@ -181,6 +207,7 @@ struct Step {
   std::int32_t codec = kNone;
   std::int32_t counter = kNone;
   std::int64_t threshold = 0;
+  std::int32_t column = kNone;  // of the count table; kNone: this rank's
   std::int32_t loop = kNone, jump = kNone;
   std::int32_t group = kNone;  // index into the header's groups; kNone: all ranks
   Collective native = Collective::kAllreduce;

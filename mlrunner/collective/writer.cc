@@ -23,6 +23,10 @@ RangeId ShapeWriter::Part(RangeId of, std::int32_t parts, std::int32_t index, st
   return Keep({.kind = RangeKind::kPart, .of = of, .index = ((index % parts) + parts) % parts, .parts = parts, .align = align});
 }
 
+RangeId ShapeWriter::Parts(RangeId of, std::int32_t parts, std::int32_t first, std::int32_t run) {
+  return Keep({.kind = RangeKind::kPart, .of = of, .index = first, .parts = parts, .run = run});
+}
+
 RangeId ShapeWriter::Placed(RangeId of, RangeId stride_of, std::int32_t index, std::int32_t codec) {
   return Keep({.kind = RangeKind::kPlaced, .codec = codec, .of = of, .stride_of = stride_of, .index = index});
 }
@@ -120,7 +124,7 @@ StepId Writer::Wait(std::int32_t counter, std::int64_t threshold) {
   return Add({.op = Op::kWait, .counter = counter, .threshold = threshold});
 }
 StepId Writer::Flush(std::int32_t to) { return Add({.op = Op::kFlush, .to = to}); }
-StepId Writer::Counts(ChunkId counts) { return Add({.op = Op::kCounts}, {Local(counts)}); }
+StepId Writer::Counts(ChunkId counts, std::int32_t column) { return Add({.op = Op::kCounts, .column = column}, {Local(counts)}); }
 StepId Writer::Native(Collective native, ChunkId in, ChunkId dst, std::int32_t group) {
   return Add({.op = Op::kNative, .dst = dst, .group = group, .native = native}, {Local(in)});
 }

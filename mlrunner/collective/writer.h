@@ -30,6 +30,8 @@ class ShapeWriter {
   RangeId Span(std::int64_t count_scale, std::int64_t count_add, std::int64_t offset_scale = 0, std::int64_t offset_add = 0);
   // `index` is taken modulo `parts`, so that builders may count round the ring.
   RangeId Part(RangeId of, std::int32_t parts, std::int32_t index, std::int32_t align = 1);
+  // `run` parts from `first` on.
+  RangeId Parts(RangeId of, std::int32_t parts, std::int32_t first, std::int32_t run);
   RangeId Placed(RangeId of, RangeId stride_of, std::int32_t index, std::int32_t codec = kNone);
   // What `row` has for `column`: where it lies in the sender's buffer, or (by_column) in the receiver's.
   RangeId Table(std::int32_t row, std::int32_t column, bool by_column);
@@ -96,7 +98,7 @@ class Writer : public ShapeWriter {
   StepId Notify(std::int32_t to, std::int32_t counter);
   StepId Wait(std::int32_t counter, std::int64_t threshold);
   StepId Flush(std::int32_t to);
-  StepId Counts(ChunkId counts);
+  StepId Counts(ChunkId counts, std::int32_t column = kNone);
   StepId Native(Collective native, ChunkId in, ChunkId dst, std::int32_t group = kNone);
 
   // Puts the channels one behind the other; the writer is used up.

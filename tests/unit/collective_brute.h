@@ -48,20 +48,35 @@ class Brute {
     for (std::size_t b = 0; b < lengths.size(); ++b)
       for (const Layout& layout : layouts_) lengths[b] = std::max(lengths[b], layout.ElementsOf(static_cast<std::int32_t>(b)));
     Random values = Random::ForPurpose(4711, 1);
-    for (std::int32_t rank = 0; rank < header.request.ranks; ++rank)
-      for (std::size_t b = 0; b < lengths.size(); ++b) {
+    memory_.resize(static_cast<std::size_t>(header.request.ranks) * lengths.size());
+    bases_.resize(memory_.size());
+    auto each_buffer = [&](bool is_alias, auto make) {
+      for (std::int32_t rank = 0; rank < header.request.ranks; ++rank)
+        for (std::size_t b = 0; b < lengths.size(); ++b)
+          if ((options_.in_place && header.buffers[b].may_alias != kNone) == is_alias) make(rank, b, rank * lengths.size() + b);
+    };
+    // What lies in another's memory comes behind that.
+    for (bool is_alias : {false, true})
+      each_buffer(is_alias, [&](std::int32_t rank, std::size_t b, std::size_t place) {
         const Buffer& buffer = header.buffers[b];
         Cells cells(lengths[b]);
         bool given = buffer.role == Role::kIn || buffer.role == Role::kState || buffer.role == Role::kWindow;
         for (auto& cell : cells) cell = given ? values() : Garbage();
         if (buffer.element == Element::kCount && buffer.role == Role::kIn)
-          for (std::int32_t to = 0; to < header.request.ranks; ++to) cells[to] = options_.sizes.table[rank * header.request.ranks + to];
-        bool alias = options_.in_place && buffer.may_alias != kNone;
-        memory_.push_back(alias ? memory_[rank * lengths.size() + buffer.may_alias] : std::make_shared<Cells>(std::move(cells)));
-        if (alias && memory_.back()->size() < static_cast<std::size_t>(lengths[b])) memory_.back()->resize(lengths[b]);
-        start_.push_back(*memory_.back());
-        read_.push_back(*memory_.back());
-      }
+          for (std::size_t to = 0; to < cells.size(); ++to) cells[to] = options_.sizes.table[rank * header.request.ranks + to];
+        if (!is_alias) {
+          memory_[place] = std::make_shared<Cells>(std::move(cells));
+          return;
+        }
+        memory_[place] = memory_[rank * lengths.size() + buffer.may_alias];
+        bases_[place] = layouts_[rank].AliasOffset(static_cast<std::int32_t>(b), rank);
+        const auto end = static_cast<std::size_t>(bases_[place] + lengths[b]);
+        if (memory_[place]->size() < end) memory_[place]->resize(end);
+        if (given) std::copy(cells.begin(), cells.end(), memory_[place]->begin() + bases_[place]);
+      });
+    for (std::size_t place = 0; place < memory_.size(); ++place)
+      start_.emplace_back(memory_[place]->begin() + bases_[place], memory_[place]->end());
+    read_ = start_;
     for (std::int32_t rank = 0; rank < header.request.ranks; ++rank)
       for (std::int32_t channel = 0; channel < header.channel_count; ++channel) {
         Thread thread{.rank = rank, .channel = channel};
@@ -123,11 +138,13 @@ class Brute {
   }
   bool Ended(const Thread& thread) const { return thread.at == plan_.programs[thread.rank].channels[thread.channel].step_count; }
   Cells& MemoryOf(std::int32_t rank, std::int32_t buffer) { return *memory_[rank * plan_.header.buffers.size() + buffer]; }
+  std::int64_t BaseOf(std::int32_t rank, std::int32_t buffer) const { return bases_[rank * plan_.header.buffers.size() + buffer]; }
   Extent At(std::int32_t rank, std::int32_t chunk) const { return layouts_[rank].OfChunk(chunk, iterations_[rank].data()); }
   std::int32_t BufferOf(std::int32_t rank, std::int32_t chunk) const { return plan_.programs[rank].chunks[chunk].buffer; }
   Element ElementOf(std::int32_t rank, std::int32_t chunk) const { return plan_.header.buffers[BufferOf(rank, chunk)].element; }
   Cells Load(std::int32_t rank, std::int32_t buffer, Extent extent) {
     const Cells& memory = MemoryOf(rank, buffer);
+    extent.offset += BaseOf(rank, buffer);
     if (extent.end() > static_cast<std::int64_t>(memory.size())) {
       wrong_ = "outside of a buffer";
       return Cells(extent.count);
@@ -139,6 +156,7 @@ class Brute {
   }
   void Store(std::int32_t rank, std::int32_t buffer, Extent extent, const Cells& cells) {
     Cells& memory = MemoryOf(rank, buffer);
+    extent.offset += BaseOf(rank, buffer);
     if (static_cast<std::int64_t>(cells.size()) != extent.count || extent.end() > static_cast<std::int64_t>(memory.size())) {
       wrong_ = "a store of another length";
       return;
@@ -255,9 +273,9 @@ class Brute {
         Cells counts = Load(rank, BufferOf(rank, operands[0].chunk), At(rank, operands[0].chunk));
         const std::size_t ranks = static_cast<std::size_t>(plan_.header.request.ranks);
         if (counts.size() != ranks) wrong_ = "counts of fewer or more ranks";
+        const auto column = static_cast<std::size_t>(step.column != kNone ? step.column : rank);
         for (std::size_t from = 0; from < std::min(ranks, counts.size()); ++from)
-          if (counts[from] != static_cast<std::uint64_t>(options_.sizes.table[from * ranks + static_cast<std::size_t>(rank)]))
-            wrong_ = "wrong counts";
+          if (counts[from] != static_cast<std::uint64_t>(options_.sizes.table[from * ranks + column])) wrong_ = "wrong counts";
         return true;
       }
       default:
@@ -349,8 +367,9 @@ class Brute {
         Extent out = post->OfChunk(claim.out, nullptr);
         const std::int32_t buffer = plan_.post.chunks[claim.out].buffer;
         const std::size_t place = rank * plan_.header.buffers.size() + buffer;
-        if (out.end() > static_cast<std::int64_t>(memory_[place]->size())) return "a claim about what no step touches";
-        const Cells held(memory_[place]->begin() + out.offset, memory_[place]->begin() + out.end());
+        const std::int64_t base = bases_[place];
+        if (base + out.end() > static_cast<std::int64_t>(memory_[place]->size())) return "a claim about what no step touches";
+        const Cells held(memory_[place]->begin() + base + out.offset, memory_[place]->begin() + base + out.end());
         for (std::int64_t i = 0; i < out.count; ++i) {
           std::uint64_t expected = 0;
           for (std::int32_t t = 0; t < claim.term_count; ++t) {
@@ -382,6 +401,7 @@ class Brute {
   std::string wrong_;
   std::vector<Layout> layouts_;
   std::vector<std::shared_ptr<Cells>> memory_;  // by rank and buffer
+  std::vector<std::int64_t> bases_;             // where in it the buffer begins
   std::vector<Cells> start_, read_;             // read_: of relaxed windows, what was read last
   std::vector<Thread> threads_;
   std::vector<std::int32_t> order_;

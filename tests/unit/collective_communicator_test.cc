@@ -135,6 +135,7 @@ TEST_P(Communicators, ReduceEncodedAndSendToAllWhatTheyHave) {
     ASSERT_TRUE(window.ok()) << window.status().ToString();
     const MixingMatrix mean(3, std::vector<double>(3, 1.0 / 3));
     const std::vector<std::int64_t> each(3, 10);
+    const Neighbors neighbors(3);
     residual.assign(2 * kCount, 7);
     out.assign(kCount, 7);
     for (const Codec* codec : std::array<const Codec*, 2>{&min_max, &sign})
@@ -148,7 +149,8 @@ TEST_P(Communicators, ReduceEncodedAndSendToAllWhatTheyHave) {
                              .algorithm = algorithm.name,
                              .codec = codec,
                              .residual = codec->error_feedback ? residual.data() : nullptr};
-        if (algorithm.collective == Collective::kAllToAllV) coded.counts = each.data();
+        if (LearnsCounts(algorithm.collective)) coded.counts = each.data();
+        if (algorithm.collective == Collective::kNeighborExchange) coded.neighbors = &neighbors;
         if (algorithm.collective == Collective::kMix) coded.mixing = &mean, coded.window = &*window;
         EXPECT_EQ(all.Run(coded).tag(), "COLL10") << algorithm.name;
         EXPECT_EQ(all.Submit(coded, {}).status().tag(), "COLL10") << algorithm.name;

@@ -23,6 +23,18 @@ inline std::vector<std::vector<double>> RingOfNeighbours(std::int32_t ranks) {
   return w;
 }
 
+// Whom each rank hears from: those beside it in a ring, backwards, the last one itself, too, rank 1 of many nobody.
+inline Neighbors SomeNeighbors(std::int32_t ranks) {
+  Neighbors from(ranks);
+  for (std::int32_t i = 0; i < ranks; ++i) {
+    if (i == 1 && ranks > 2) continue;
+    from[i] = {(i + 1) % ranks};
+    if (ranks > 2) from[i].push_back((i + ranks - 1) % ranks);
+    if (i == ranks - 1 && ranks > 1) from[i].insert(from[i].begin() + 1, i);
+  }
+  return from;
+}
+
 struct Case {
   std::string algorithm;
   Request request;
@@ -60,6 +72,25 @@ inline std::vector<Case> AllCases(std::int32_t ranks, std::int64_t segment_bytes
   keeping.error_feedback = true;
   add("sra", {.codecs = {keeping}});
   add("all_to_all_v", {.collective = Collective::kAllToAllV});
+  add("all_to_all", {.collective = Collective::kAllToAll, .segment_bytes = segment_bytes, .slots = 1});
+  add("neighbor_exchange",
+      {.collective = Collective::kNeighborExchange, .segment_bytes = segment_bytes, .slots = 1, .neighbors = SomeNeighbors(ranks)});
+  add("reduce_scatter_direct", {.collective = Collective::kReduceScatter, .deterministic = true, .slots = 1});
+  add("reduce_scatter_direct", {.collective = Collective::kReduceScatter, .channels = 2, .segment_bytes = segment_bytes});
+  add("reduce_scatter_ring", {.collective = Collective::kReduceScatter, .channels = 2, .segment_bytes = segment_bytes});
+  add("allgather_direct", {.collective = Collective::kAllgather, .channels = 2, .segment_bytes = segment_bytes, .slots = 1});
+  add("allgather_ring", {.collective = Collective::kAllgather, .channels = 2, .segment_bytes = segment_bytes});
+  add("allgather_v", {.collective = Collective::kAllgatherV, .slots = 1});
+  const std::int32_t last = ranks - 1, middle = ranks / 2;
+  add("reduce_direct",
+      {.collective = Collective::kReduce, .root = last, .deterministic = true, .segment_bytes = segment_bytes, .slots = 1});
+  add("reduce_tree", {.collective = Collective::kReduce, .root = middle, .segment_bytes = segment_bytes, .slots = 1});
+  add("gather_direct", {.collective = Collective::kGather, .root = last, .segment_bytes = segment_bytes, .slots = 1});
+  add("scatter_direct", {.collective = Collective::kScatter, .root = last, .segment_bytes = segment_bytes, .slots = 1});
+  for (std::int32_t root : {0, middle}) {
+    add("gather_tree", {.collective = Collective::kGather, .root = root, .slots = 1});
+    add("scatter_tree", {.collective = Collective::kScatter, .root = root, .slots = 1});
+  }
   add("eager", {.slots = 1, .quorum = ranks});
   add("window", {.collective = Collective::kMix, .mixing = RingOfNeighbours(ranks)});
   add("window_relaxed", {.collective = Collective::kMix, .mixing = RingOfNeighbours(ranks)});

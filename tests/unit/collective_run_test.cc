@@ -8,7 +8,7 @@
 
 #include "base/random.h"
 #include "mlrunner/collective/simulate.h"
-#include "mlrunner/types/half.h"
+#include "tests/unit/collective_numbers.h"
 #include "tests/unit/collective_plans.h"
 #include "tests/unit/collective_ranks.h"
 
@@ -16,40 +16,6 @@ namespace ropewalk::collective::testing {
 namespace {
 
 const char* Name(Kind kind) { return kind == Kind::kThreads ? "threads" : kind == Kind::kPools ? "pools" : "sockets"; }
-
-double Get(Dtype dtype, const char* data, std::int64_t i) {
-  switch (dtype) {
-    case Dtype::kF32:
-      return reinterpret_cast<const float*>(data)[i];
-    case Dtype::kF64:
-      return reinterpret_cast<const double*>(data)[i];
-    case Dtype::kI32:
-      return reinterpret_cast<const std::int32_t*>(data)[i];
-    case Dtype::kI64:
-      return static_cast<double>(reinterpret_cast<const std::int64_t*>(data)[i]);
-    default:
-      return HalfToFloat(dtype, reinterpret_cast<const std::uint16_t*>(data)[i]);
-  }
-}
-
-void Set(Dtype dtype, char* data, std::int64_t i, double value) {
-  switch (dtype) {
-    case Dtype::kF32:
-      reinterpret_cast<float*>(data)[i] = static_cast<float>(value);
-      break;
-    case Dtype::kF64:
-      reinterpret_cast<double*>(data)[i] = value;
-      break;
-    case Dtype::kI32:
-      reinterpret_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(value);
-      break;
-    case Dtype::kI64:
-      reinterpret_cast<std::int64_t*>(data)[i] = static_cast<std::int64_t>(value);
-      break;
-    default:
-      reinterpret_cast<std::uint16_t*>(data)[i] = FloatToHalf(dtype, static_cast<float>(value));
-  }
-}
 
 struct Ran {
   std::vector<std::vector<char>> in, out;  // by rank
@@ -62,18 +28,21 @@ struct Ran {
 Sizes SizesOf(const Plan& plan, std::int64_t count) {
   Sizes sizes{.count = count};
   const std::int32_t ranks = plan.header.request.ranks;
-  for (std::int32_t i = 0; plan.header.request.collective == Collective::kAllToAllV && i < ranks * ranks; ++i)
-    sizes.table.push_back(i % 5 * 100);
+  for (std::int32_t i = 0; LearnsCounts(plan.header.request.collective) && i < ranks * ranks; ++i) sizes.table.push_back(i % 5 * 100);
   return sizes;
 }
 
-bool MayBeInPlace(const Plan& plan) { return plan.header.buffers[1].may_alias == 0; }
+// The one of `in` and `out` that may lie in the other; kNone: neither.
+std::int32_t InOther(const Plan& plan) {
+  for (std::int32_t buffer : {0, 1})
+    if (plan.header.buffers[buffer].may_alias == 1 - buffer) return buffer;
+  return kNone;
+}
 
 Ran RunAll(Kind kind, const Plan& plan, std::int64_t count, bool in_place, std::uint64_t seed, int rounds = 1) {
   const std::int32_t ranks = plan.header.request.ranks;
   const Dtype dtype = plan.header.request.dtype;
   const Sizes sizes = SizesOf(plan, count);
-  const auto bytes = static_cast<std::size_t>(count) * SizeOf(dtype);
   Fabric fabric(kind, ranks, plan.header.channel_count);
   Ran ran;
   ran.in.resize(ranks);
@@ -83,14 +52,20 @@ Ran RunAll(Kind kind, const Plan& plan, std::int64_t count, bool in_place, std::
   std::vector<std::uint64_t> steps(ranks);
   OnAllRanks(ranks, [&](std::int32_t rank) {
     Transport& transport = fabric.endpoint(rank);
-    char* in = transport.Allocate(bytes + 64);
-    char* out = in_place ? in : transport.Allocate(bytes + 64);
+    const Layout layout = *Layout::Make(plan.header, plan.programs[rank], sizes);
+    const std::int64_t lengths[] = {std::max(count, layout.ElementsOf(0)), std::max(count, layout.ElementsOf(1))};
+    const auto size = static_cast<std::int64_t>(SizeOf(dtype));
+    const std::int64_t in_bytes = lengths[0] * size, out_bytes = lengths[1] * size;
+    char* both[] = {transport.Allocate(static_cast<std::size_t>(in_bytes) + 64),
+                    transport.Allocate(static_cast<std::size_t>(out_bytes) + 64)};
+    if (in_place) both[InOther(plan)] = both[1 - InOther(plan)] + layout.AliasOffset(InOther(plan), rank) * size;
+    auto [in, out] = both;
     Random random = Random::ForPurpose(seed, static_cast<std::uint64_t>(rank));
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t i = 0; i < lengths[0]; ++i) {
       double value = IsFloat(dtype) ? random.Unit() * 2 - 1 : static_cast<double>(random.Below(9)) - 4;
       Set(dtype, in, i, value);
     }
-    ran.in[rank].assign(in, in + bytes);
+    ran.in[rank].assign(in, in + in_bytes);
     Sizes known = sizes;
     std::fill(known.table.begin(), known.table.end(), 0);  // it is learned
     auto instance = Instance::Make(&plan.header, &plan.programs[rank], known, &transport);
@@ -101,6 +76,7 @@ Ran RunAll(Kind kind, const Plan& plan, std::int64_t count, bool in_place, std::
     // In the order of the header: in, out, and what else the caller brings.
     std::vector<std::int64_t> counts;
     if (!sizes.table.empty()) counts.assign(sizes.table.begin() + rank * ranks, sizes.table.begin() + (rank + 1) * ranks);
+    if (plan.header.request.collective == Collective::kAllgatherV) counts.resize(1);
     std::vector<std::vector<char>> states;
     std::vector<void*> buffers = {in, out};
     for (std::size_t b = 2; b < plan.header.buffers.size(); ++b) {
@@ -112,12 +88,12 @@ Ran RunAll(Kind kind, const Plan& plan, std::int64_t count, bool in_place, std::
     }
     (*instance)->Record(&ran.trace[rank]);
     for (int round = 0; round < rounds && ran.statuses[rank].ok(); ++round) {
-      std::memcpy(in, ran.in[rank].data(), bytes);
+      std::memcpy(in, ran.in[rank].data(), static_cast<std::size_t>(in_bytes));
       if (!counts.empty()) ran.statuses[rank] = (*instance)->SetCounts(counts, count);
       if (ran.statuses[rank].ok()) ran.statuses[rank] = (*instance)->Bind(buffers);
       if (ran.statuses[rank].ok()) ran.statuses[rank] = (*instance)->Run();
     }
-    ran.out[rank].assign(out, out + bytes);
+    ran.out[rank].assign(out, out + out_bytes);
     steps[rank] = (*instance)->steps();
   });
   for (std::uint64_t one : steps) ran.steps += one;
@@ -246,7 +222,7 @@ TEST_P(Runs, HaveTheTraceOfVirtualTime) {
         continue;
       }
       ran_here.insert(one.algorithm);
-      const Ran ran = RunAll(GetParam(), plan, kCount, MayBeInPlace(plan), 5);
+      const Ran ran = RunAll(GetParam(), plan, kCount, InOther(plan) != kNone, 5);
       for (const Status& status : ran.statuses) ASSERT_TRUE(status.ok()) << what << ": " << status.ToString();
       ExpectPromised(plan, ran, kCount, what);
       auto simulated = Simulate(plan, {.sizes = SizesOf(plan, kCount), .trace = true});

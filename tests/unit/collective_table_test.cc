@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mlrunner/collective/run/choose.h"
@@ -68,7 +69,8 @@ std::string TagOfCall(Wire wire, std::span<const Algorithm> table, const Algorit
       const std::vector<std::int64_t> each(kRanks, 10);
       const MixingMatrix mean(kRanks, std::vector<double>(kRanks, .5));
       const Codec codec = MinMaxCodec(8, 512);
-      std::vector<float> in(static_cast<std::size_t>(count), 1), out(in.size());
+      const Neighbors neighbors = {{1}, {0, 1}};
+      std::vector<float> in(static_cast<std::size_t>(kRanks * count), 1), out(in.size());
       CollectiveCall call{.collective = algorithm.collective,
                           .in = in.data(),
                           .out = out.data(),
@@ -77,7 +79,8 @@ std::string TagOfCall(Wire wire, std::span<const Algorithm> table, const Algorit
                           .name = "x",
                           .algorithm = by_name ? algorithm.name : std::string_view()};
       Window window;
-      if (algorithm.collective == Collective::kAllToAllV) call.counts = each.data();
+      if (LearnsCounts(algorithm.collective)) call.counts = each.data();
+      if (algorithm.collective == Collective::kNeighborExchange) call.neighbors = &neighbors;
       if (algorithm.collective == Collective::kMix) {
         auto made = (*all)->MakeWindow(static_cast<std::size_t>(count) * sizeof(float));
         ASSERT_TRUE(made.ok()) << made.status().ToString();

@@ -27,6 +27,10 @@ Status CheckForm(const Algorithm& algorithm, const Request& request) {
   if (request.collective != Collective::kMix && !request.mixing.empty())
     return Status(Code::kInvalid, "COLL10", name + " mixes by no matrix",
                   "it does " + std::string(Name(request.collective)) + ", in which all vectors count alike", "leave the matrix out");
+  if (request.collective != Collective::kNeighborExchange && !request.neighbors.empty())
+    return Status(Code::kInvalid, "COLL10", name + " knows no neighbours",
+                  "it does " + std::string(Name(request.collective)) + ", in which all ranks have part",
+                  "leave the neighbours out, or exchange with them (neighbor_exchange)");
   if (algorithm.codecs == Codecs::kNone && given > 0) {
     const std::string takers =
         NamesOf(Algorithms(), [&](const Algorithm& one) { return one.collective == request.collective && one.codecs != Codecs::kNone; });
@@ -43,23 +47,6 @@ Status CheckForm(const Algorithm& algorithm, const Request& request) {
                   "it encodes at every hop, and what \"" + request.codecs[0].name + "\" leaves out would add up",
                   "give an additive codec, or take an algorithm that encodes twice at most, such as sra");
   return {};
-}
-
-// Where the operation is looked at.
-bool AddsUp(Collective collective) {
-  switch (collective) {
-    case Collective::kAllreduce:
-    case Collective::kReduceScatter:
-      return true;
-    case Collective::kAllgather:
-    case Collective::kBroadcast:
-    case Collective::kAllToAllV:
-    case Collective::kBarrier:
-    case Collective::kSendRecv:
-    case Collective::kMix:
-      return false;
-  }
-  return false;
 }
 
 Status Declare(const Algorithm& algorithm, const Request& request, Header* header) {
@@ -85,14 +72,17 @@ Status Declare(const Algorithm& algorithm, const Request& request, Header* heade
   if (!IsNumber(request.dtype))
     return Status(Code::kInvalid, "COLL10", name + ": elements of type " + std::string(Name(request.dtype)) + " cannot be added up",
                   "collectives are for numbers: f32, f64, f16, bf16, i32, i64 and u8", "convert the vector; flags travel as u8");
-  if (request.op == ReduceOp::kAvg && !IsFloat(request.dtype) && AddsUp(request.collective))
+  if (request.op == ReduceOp::kAvg && !IsFloat(request.dtype) && Folds(request.collective))
     return Status(Code::kInvalid, "COLL10", name + ": no mean of whole numbers",
                   "the mean of elements of type " + std::string(Name(request.dtype)) +
                       " is none of that type in general, and whoever rounds it decides what is lost",
                   "sum them (ReduceOp::kSum) and divide as it suits, or convert the vector to f32 or f64");
   if (request.deterministic && !algorithm.deterministic)
     return Status(Code::kInvalid, "COLL10", name + " is not possible in deterministic mode",
-                  "it adds in an order of its own; deterministic mode fixes the left fold over the ranks", "use direct or chain");
+                  "it adds in an order of its own; deterministic mode fixes the left fold over the ranks",
+                  "name one that keeps it: " + NamesOf(Algorithms(), [&](const Algorithm& one) {
+                    return one.collective == request.collective && one.deterministic;
+                  }));
   RETURN_IF_ERROR(CheckForm(algorithm, request));
   return algorithm.declare(header);
 }
@@ -126,7 +116,20 @@ std::span<const Algorithm> Algorithms() {
                                   kHalvingDoublingAllreduce,
                                   kTreeAllreduce,
                                   kDoubleTreeAllreduce,
-                                  kCentralAllreduce};
+                                  kCentralAllreduce,
+                                  kDirectReduceScatter,
+                                  kRingReduceScatter,
+                                  kDirectAllgather,
+                                  kRingAllgather,
+                                  kAllgatherV,
+                                  kDirectReduce,
+                                  kTreeReduce,
+                                  kDirectGather,
+                                  kTreeGather,
+                                  kDirectScatter,
+                                  kTreeScatter,
+                                  kAllToAll,
+                                  kNeighborExchange};
   return kAll;
 }
 
@@ -177,6 +180,29 @@ Group AllRanks(const Writer& w) {
 void DeclareInOut(Header* header) {
   header->buffers.push_back({.name = "in", .role = Role::kIn});
   header->buffers.push_back({.name = "out", .role = Role::kOut, .may_alias = kIn});
+}
+
+void DeclareInPartOut(Header* header) {
+  DeclareInOut(header);
+  header->buffers[kOut].alias_at_part = true;
+}
+
+void DeclarePartInOut(Header* header) {
+  header->buffers.push_back({.name = "in", .role = Role::kIn, .may_alias = kOut, .alias_at_part = true});
+  header->buffers.push_back({.name = "out", .role = Role::kOut});
+}
+
+RangeId PartOfWhole(ShapeWriter& w, std::int32_t rank) { return w.Part(w.Whole(), w.ranks(), rank); }
+
+RangeId PartAlone(ShapeWriter& w, std::int32_t rank) {
+  const RangeId part = PartOfWhole(w, rank);
+  return w.Placed(part, part, 0);
+}
+
+Status NeedTwoSlots(const Header& header) {
+  if (header.request.slots >= 2 || header.request.ranks == 1) return {};
+  return Status(Code::kInvalid, "COLL10", header.algorithm + ": two slots are needed", "every rank would wait for the next one's slot",
+                "give the request 2 slots or more (it has " + std::to_string(header.request.slots) + "), or take another algorithm");
 }
 
 std::int32_t DeclareScratch(Header* header, const char* name, Element element) {

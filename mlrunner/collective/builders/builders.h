@@ -10,6 +10,15 @@ namespace ropewalk::collective {
 // The buffers of collectives that read `in` and fill `out`, in this order; the caller may give the same memory.
 inline constexpr std::int32_t kIn = 0, kOut = 1;
 void DeclareInOut(Header* header);
+// The same of collectives whose `out` is this rank's part of a vector such as `in`, or whose `in` is its part of one such as `out`; there
+// it may lie.
+void DeclareInPartOut(Header* header);
+void DeclarePartInOut(Header* header);
+// Rank `rank`'s part of the whole, and as much at the begin of a buffer that holds nothing else.
+RangeId PartOfWhole(ShapeWriter& w, std::int32_t rank);
+RangeId PartAlone(ShapeWriter& w, std::int32_t rank);
+// Round a ring each rank holds one message in its slot while it waits to pass on the next: with one slot all wait. COLL10.
+Status NeedTwoSlots(const Header& header);
 std::int32_t DeclareScratch(Header* header, const char* name, Element element = Element::kPayload);
 std::int32_t DeclareScale(Header* header, double scale);
 
@@ -29,5 +38,7 @@ void PromiseAllreduce(PostWriter& post);
 extern const Algorithm kDirectAllreduce, kRingAllreduce, kDoublingAllreduce, kChainAllreduce, kTreeBroadcast, kChainBroadcast,
     kDisseminationBarrier, kPointToPoint, kSra, kAllToAllV, kEager, kWindow, kWindowRelaxed, kNativeAllreduce;
 extern const Algorithm kHalvingDoublingAllreduce, kTreeAllreduce, kDoubleTreeAllreduce, kCentralAllreduce;
+extern const Algorithm kDirectReduceScatter, kRingReduceScatter, kDirectAllgather, kRingAllgather, kAllgatherV, kDirectReduce, kTreeReduce,
+    kDirectGather, kTreeGather, kDirectScatter, kTreeScatter, kAllToAll, kNeighborExchange;
 
 }  // namespace ropewalk::collective

@@ -1,17 +1,12 @@
 // The ring: P - 1 steps in which each part travels round and collects, P - 1 in which the sums travel round. Segments of a part follow
 // each other on each channel, so that with two channels one is summed while the other is on its way.
-#include <string>
-
 #include "mlrunner/collective/builders/phases.h"
 
 namespace ropewalk::collective {
 namespace {
 
 Status DeclareRing(Header* header) {
-  // Each rank holds one message in its slot while it waits to pass on the next: with one slot the whole ring waits.
-  if (header->request.slots < 2 && header->request.ranks > 1)
-    return Status(Code::kInvalid, "COLL10", "ring: two slots are needed", "every rank would wait for the next one's slot",
-                  "give the request 2 slots or more (it has " + std::to_string(header->request.slots) + "), or take another algorithm");
+  RETURN_IF_ERROR(NeedTwoSlots(*header));
   DeclareInOut(header);
   DeclareAverage(header, true);
   header->channel_count = header->request.channels;

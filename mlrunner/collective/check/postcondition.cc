@@ -76,7 +76,8 @@ Status SymbolicMachine::CheckFold(const Claim& claim, std::int32_t rank, Extent 
       return Status(Code::kInvalid, "COLL08",
                     plan_.header.algorithm + ": rank " + std::to_string(rank) + ", element " + std::to_string(position) + " is " +
                         expressions_.Print(piece.value),
-                    "deterministic mode fixes the left fold over the ranks in the accumulator's type", "use direct or chain");
+                    "deterministic mode fixes the left fold over the ranks in the accumulator's type",
+                    "fold all ranks in their order in one step, or along a chain");
   }
   return {};
 }

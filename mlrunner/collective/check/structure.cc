@@ -150,6 +150,8 @@ class Structure {
     if (step.op == Op::kNotify || step.op == Op::kWait)
       if (!Is(step.counter, header_.counter_count)) return Bad("counter");
     if (step.op == Op::kCounts && ElementOf(program_.operands[step.first_operand].chunk) != Element::kCount) return Bad("counts");
+    if (step.column != kNone && (step.op != Op::kCounts || !Is(step.column, header_.request.ranks)))
+      return Bad("a column of the count table");
     if (IsLoop(step.op) && !Is(step.loop, program_.loops.size())) return Bad("loop");
     if (step.group != kNone && !Is(step.group, header_.groups.size())) return Bad("group");
     for (std::size_t i = step.first_dependency; i < dependencies_end; ++i) {

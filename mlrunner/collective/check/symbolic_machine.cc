@@ -61,7 +61,7 @@ SymbolicMachine::SymbolicMachine(const Plan& plan, const CheckOptions& options, 
       Place place{static_cast<std::int32_t>(places_.size()), 0};
       if (options.in_place && buffer.may_alias != kNone) {
         place.memory = rank * static_cast<std::int32_t>(header.buffers.size()) + buffer.may_alias;
-        place.shift = static_cast<std::int64_t>(rank) * buffer.alias_rank_scale * options.sizes.count;
+        place.shift = layouts_[rank].AliasOffset(static_cast<std::int32_t>(b), rank);
       }
       places_.push_back(place);
     }
@@ -246,6 +246,13 @@ std::optional<Pieces> SymbolicMachine::Read(const Interpreter& at, const Step& s
   return pieces;
 }
 
+bool SymbolicMachine::MayStore(const Interpreter& at, const Step& step, std::int32_t chunk) {
+  const Buffer& buffer = BufferOf(at, chunk);
+  if (buffer.role != Role::kIn) return true;
+  failure_ = Fail(at, step, "COLL04", buffer.name + " is the caller's and only read", "a step stores into it");
+  return false;
+}
+
 bool SymbolicMachine::Write(const Interpreter& at, const Step& step, std::int32_t owner, std::int32_t chunk, const Pieces& pieces,
                             std::int32_t thread, bool accumulate) {
   const Chunk& named = at.program().chunks[chunk];
@@ -256,10 +263,7 @@ bool SymbolicMachine::Write(const Interpreter& at, const Step& step, std::int32_
                     "a step stores as many elements as its dst has");
     return false;
   }
-  if (buffer.role == Role::kIn) {
-    failure_ = Fail(at, step, "COLL04", buffer.name + " is the caller's and only read", "a step stores into it");
-    return false;
-  }
+  if (!MayStore(at, step, chunk)) return false;
   if (buffer.relaxed) {
     if (Status status = CheckWindowPut(owner, named.buffer, extent.offset, pieces); !status.ok()) {
       failure_ = Fail(at, step, "COLL06", status.what(), status.why());
@@ -401,7 +405,8 @@ Outcome SymbolicMachine::TryData(const Interpreter& at, const Step& step) {
     result = Mapped(result, [&](Value value) { return expressions_.Rounded(value); });
   }
 
-  if (step.dst != kNone && !stays && !Write(at, step, at.rank(), step.dst, result, thread, false)) return Outcome::kFailed;
+  if (step.dst != kNone && !(stays ? MayStore(at, step, step.dst) : Write(at, step, at.rank(), step.dst, result, thread, false)))
+    return Outcome::kFailed;
   if (out == nullptr) return Outcome::kDone;
   // What was just written is what the receiver reads, until it has.
   if (step.dst != kNone && !Read(at, step, at.rank(), step.dst, thread, post)) return Outcome::kFailed;
@@ -487,14 +492,15 @@ Outcome SymbolicMachine::TryCounts(const Interpreter& at, const Step& step) {
   auto pieces = Read(at, step, at.rank(), chunk, thread, kNone);
   if (!pieces) return Outcome::kFailed;
   std::int64_t from = 0;
+  const std::int32_t column = step.column != kNone ? step.column : at.rank();
   for (const Piece& piece : *pieces) {
     for (std::int64_t i = 0; i < piece.count; ++i) {
-      // Entry p must be what rank p said of this rank.
+      // Entry p must be what rank p said of this rank, or of the column.
       const auto& terms = expressions_.TermsOf(piece.value.node);
-      Value expected = expressions_.Leaf(static_cast<std::int32_t>(from + i), 0, at.rank());
+      Value expected = expressions_.Leaf(static_cast<std::int32_t>(from + i), 0, column);
       for (std::size_t b = 0; b < plan_.header.buffers.size(); ++b)
         if (plan_.header.buffers[b].role == Role::kIn && plan_.header.buffers[b].element == Element::kCount)
-          expected = expressions_.Leaf(static_cast<std::int32_t>(from + i), static_cast<std::int32_t>(b), at.rank());
+          expected = expressions_.Leaf(static_cast<std::int32_t>(from + i), static_cast<std::int32_t>(b), column);
       if (terms.size() != 1 || terms[0].leaf != expected.node || piece.value.at + i != expected.at)
         return Stop(Fail(at, step, "COLL06", "entry " + std::to_string(from + i) + " is not what that rank has for this one",
                          "it holds another count, or one that was changed on the way"));

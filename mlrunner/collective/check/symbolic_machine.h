@@ -80,6 +80,8 @@ class SymbolicMachine : public Machine {
   // Reads a chunk of `owner`'s memory; nullopt after a failure that is noted.
   std::optional<Pieces> Read(const Interpreter& at, const Step& step, std::int32_t owner, std::int32_t chunk, std::int32_t thread,
                              std::int32_t post);
+  // Whether a step may store there at all: false after a failure that is noted.
+  bool MayStore(const Interpreter& at, const Step& step, std::int32_t chunk);
   bool Write(const Interpreter& at, const Step& step, std::int32_t owner, std::int32_t chunk, const Pieces& pieces, std::int32_t thread,
              bool accumulate);
   std::optional<Pieces> Decode(const Interpreter& at, const Step& step, const Pieces& bytes, std::int64_t count);

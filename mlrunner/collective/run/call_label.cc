@@ -34,6 +34,10 @@ CallLabel LabelOf(const Header& header, std::int64_t count, std::string_view nam
   }
   for (const auto& row : request.mixing)
     for (double weight : row) add(std::bit_cast<std::uint64_t>(weight));
+  for (const auto& row : request.neighbors) {
+    add(row.size());
+    for (std::int32_t from : row) add(static_cast<std::uint64_t>(from));
+  }
   label.fingerprint = hash == 0 ? 1 : hash;
   return label;
 }
@@ -50,11 +54,11 @@ CallLabel LabelOfWindow(const Header& header, std::int64_t count, std::string_vi
 std::string Describe(const CallLabel& label) {
   if (label.fingerprint == 0) return "no call";
   std::string name(label.name, strnlen(label.name, sizeof(label.name)));
-  std::string text = label.collective <= static_cast<std::uint8_t>(Collective::kMix) ? std::string(Name(Collective{label.collective}))
-                                                                                     : std::string("an unknown operation");
+  const bool is_known = label.collective <= static_cast<std::uint8_t>(kLastCollective);
+  std::string text = is_known ? std::string(Name(Collective{label.collective})) : std::string("an unknown operation");
   if (!name.empty()) text += " \"" + EscapeForLog(name, sizeof(label.name)) + "\"";
   text += label.sequence == kUncounted ? std::string(" (") : " (call " + std::to_string(label.sequence) + ": ";
-  if (label.collective == static_cast<std::uint8_t>(Collective::kAllreduce) && label.op <= static_cast<std::uint8_t>(ReduceOp::kAvg))
+  if (is_known && Folds(Collective{label.collective}) && label.op <= static_cast<std::uint8_t>(ReduceOp::kAvg))
     text += std::string(Name(ReduceOp{label.op})) + " of ";
   text += std::to_string(label.count) + " ";
   text += label.dtype <= static_cast<std::uint8_t>(Dtype::kHandle) ? Name(Dtype{label.dtype}) : "elements";
@@ -67,7 +71,7 @@ Status Mismatch(std::int32_t peer, const CallLabel& theirs, std::int32_t rank, c
   std::string there = Describe(theirs), here = Describe(mine);
   return Status(Code::kInvalid, "COLL21",
                 "rank " + std::to_string(peer) + " is at " + there + ", rank " + std::to_string(rank) + " at " + here,
-                there == here ? "they differ in algorithm, codec, destination, segments, mixing matrix or window"
+                there == here ? "they differ in algorithm, codec, destination, segments, mixing matrix, neighbours or window"
                               : "the ranks call different collectives",
                 "make all ranks call the same in the same order");
 }

@@ -26,6 +26,7 @@ Chosen ChosenFor(const Communicator& all, const CollectiveCall& call, std::int64
   request.channels = choice.channels;
   if (call.codec != nullptr) request.codecs = {*call.codec};
   if (call.mixing != nullptr) request.mixing = *call.mixing;
+  if (call.neighbors != nullptr) request.neighbors = *call.neighbors;
   return {call.algorithm.empty() ? choice.algorithm : call.algorithm, std::move(request)};
 }
 

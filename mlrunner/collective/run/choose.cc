@@ -43,7 +43,31 @@ Choice Choose(const Request& request, bool is_coded, std::int64_t count, bool sh
     case Collective::kMix:
       choice.algorithm = "window";
       break;
-    default:
+    // Not measured: of these the ones of the fewest rounds, which for few ranks send the fewest bytes, too.
+    case Collective::kReduceScatter:
+      choice.algorithm = "reduce_scatter_direct";
+      break;
+    case Collective::kAllgather:
+      choice.algorithm = "allgather_direct";
+      break;
+    case Collective::kAllgatherV:
+      choice.algorithm = "allgather_v";
+      break;
+    case Collective::kReduce:
+      // Up to three ranks the tree is the same, without a tree's scratch; beyond, the root would receive P - 1 vectors.
+      choice.algorithm = request.deterministic ? "reduce_direct" : "reduce_tree";
+      break;
+    case Collective::kGather:
+      choice.algorithm = "gather_direct";
+      break;
+    case Collective::kScatter:
+      choice.algorithm = "scatter_direct";
+      break;
+    case Collective::kAllToAll:
+      choice.algorithm = "all_to_all";
+      break;
+    case Collective::kNeighborExchange:
+      choice.algorithm = "neighbor_exchange";
       break;
   }
   return choice;

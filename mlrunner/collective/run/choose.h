@@ -16,7 +16,7 @@ struct Choice {
   std::int32_t channels = 1;
 };
 
-// Empty `algorithm`: there is none for it. `is_coded`: by a codec. `segment_bytes`: 0, or the caller's.
+// `is_coded`: by a codec. `segment_bytes`: 0, or the caller's.
 Choice Choose(const Request& request, bool is_coded, std::int64_t count, bool shares_memory, std::int64_t segment_bytes);
 
 }  // namespace ropewalk::collective

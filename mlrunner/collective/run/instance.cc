@@ -1,7 +1,10 @@
 #include "mlrunner/collective/run/instance.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -77,8 +80,14 @@ Instance::Instance(const Header* header, const Program* program, Layout layout, 
   if (has_windows && header->counter_count > 0) to_tell_ = ToTell();
   // A label is shown on all that messages may come on, also where this rank takes none.
   channels_ = is_one_sided_ ? CountChannels() : header->channel_count;
-  for (const Step& step : program->steps)
+  column_ = program->rank;
+  for (const Step& step : program->steps) {
     if (step.op == Op::kContribute) contribution_ = &step;
+    if (step.op == Op::kCounts && step.column != kNone) column_ = step.column;
+  }
+  for (std::size_t b = 0; b < header->buffers.size(); ++b)
+    if (header->buffers[b].role == Role::kIn && header->buffers[b].element == Element::kCount)
+      counts_ = layout_.ElementsOf(static_cast<std::int32_t>(b));
 }
 
 // Channels whose steps only wait, put or notify need none of the transport's.
@@ -245,17 +254,56 @@ Status Instance::Prepare() {
 }
 
 Status Instance::SetCounts(std::span<const std::int64_t> counts, std::int64_t room) {
-  const auto ranks = static_cast<std::size_t>(header_->request.ranks);
+  const auto needed = static_cast<std::size_t>(counts_);
   const auto negative = std::find_if(counts.begin(), counts.end(), [](std::int64_t count) { return count < 0; });
-  if (counts.size() != ranks || negative != counts.end())
-    return Status(Code::kInvalid, "COLL01", header_->algorithm + ": " + std::to_string(ranks) + " counts are needed, none of them negative",
-                  counts.size() != ranks
-                      ? std::to_string(counts.size()) + " are given"
-                      : "that for rank " + std::to_string(negative - counts.begin()) + " is " + std::to_string(*negative),
-                  "say for each rank how many elements it gets; 0 for one that gets none");
-  layout_.SetRow(program_->rank, counts.data());
+  if (counts.size() != needed || negative != counts.end())
+    return Status(Code::kInvalid, "COLL01", header_->algorithm + ": counts needed: " + std::to_string(needed) + ", none of them negative",
+                  counts.size() != needed ? "given: " + std::to_string(counts.size())
+                                          : "number " + std::to_string(negative - counts.begin()) + " is " + std::to_string(*negative),
+                  "say for each rank how many elements it gets (allgather-v: for all of them at once); 0 for none");
+  layout_.SetRow(program_->rank, counts);
   room_ = room;
   MeasureStages();
+  return {};
+}
+
+// What the caller gives or has room for, in elements.
+std::int64_t Instance::LengthOf(std::int32_t buffer) const {
+  const Buffer& given = header_->buffers[buffer];
+  if (counts_ == 0 || given.element != Element::kPayload) return layout_.ElementsOf(buffer);
+  if (given.role == Role::kOut) return room_;
+  const std::int64_t* row = layout_.sizes().table.data() + static_cast<std::ptrdiff_t>(program_->rank) * header_->request.ranks;
+  return std::accumulate(row, row + counts_, std::int64_t{0});
+}
+
+// In place is where the plan allows it, and nowhere else: a result would overwrite what is still to be read.
+Status Instance::CheckPlaces() const {
+  const auto count = static_cast<std::int32_t>(memory_.size());
+  for (std::int32_t out = 0; out < count; ++out)
+    for (std::int32_t in = 0; in < count; ++in) {
+      const Buffer &written = header_->buffers[out], &read = header_->buffers[in];
+      if (written.role != Role::kOut || read.role != Role::kIn) continue;
+      const std::int64_t written_bytes = LengthOf(out) * layout_.BytesOfElement(out),
+                         read_bytes = LengthOf(in) * layout_.BytesOfElement(in);
+      const auto a = reinterpret_cast<std::uintptr_t>(memory_[out]), b = reinterpret_cast<std::uintptr_t>(memory_[in]);
+      if (written_bytes == 0 || read_bytes == 0 || a >= b + static_cast<std::uintptr_t>(read_bytes) ||
+          b >= a + static_cast<std::uintptr_t>(written_bytes))
+        continue;
+      const bool inside = written.may_alias == in, around = read.may_alias == out;
+      const std::int32_t placed = inside ? out : in;
+      const std::int64_t place = layout_.AliasOffset(placed, program_->rank);
+      const auto offset = static_cast<std::uintptr_t>(place * layout_.BytesOfElement(placed));
+      if ((inside && a == b + offset) || (around && b == a + offset)) continue;
+      const std::string at = " begins at element " + std::to_string(place) + " of ";
+      return Status(
+          Code::kInvalid, "COLL10",
+          header_->algorithm + ": " + read.name + " and " + written.name + " of rank " + std::to_string(program_->rank) + " overlap",
+          inside || around ? "they share memory in another way than in place"
+                           : "results would be stored where numbers are still to be read",
+          "give each memory of its own" + (inside   ? ", or memory in which " + written.name + at + read.name
+                                           : around ? ", or memory in which " + read.name + at + written.name
+                                                    : std::string()));
+    }
   return {};
 }
 
@@ -266,10 +314,11 @@ Status Instance::Bind(std::span<void* const> buffers) {
     const auto buffer = static_cast<std::int32_t>(b);
     memory_[b] = static_cast<char*>(buffers[b]);
     // Lengths that are learned at run time are not known yet: then the place decides.
-    const std::int64_t bytes = std::max<std::int64_t>(1, layout_.ElementsOf(buffer) * layout_.BytesOfElement(buffer));
-    is_private_[b] = !transport_->CanPost(memory_[b], static_cast<std::size_t>(bytes));
+    const std::int64_t bytes = std::max<std::int64_t>(counts_ > 0 ? 1 : 0, layout_.ElementsOf(buffer) * layout_.BytesOfElement(buffer));
+    is_private_[b] = bytes > 0 && !transport_->CanPost(memory_[b], static_cast<std::size_t>(bytes));
     any_is_private = any_is_private || is_private_[b];
   }
+  RETURN_IF_ERROR(CheckPlaces());
   if (!any_is_private) return {};
   for (std::size_t e = 0; e < stages_.size(); ++e) {
     Stage& stage = stages_[e];
@@ -501,7 +550,7 @@ Outcome Instance::LearnCounts(const Interpreter& at, const Step& step) {
                       "all ranks together have more than `out` can hold", "give more room");
     return Outcome::kFailed;
   }
-  layout_.SetColumn(program_->rank, counts);
+  layout_.SetColumn(column_, counts);
   return Outcome::kDone;
 }
 

@@ -48,16 +48,16 @@ class Instance : private Machine {
 
   ~Instance() override;
 
-  // Memory of the caller's buffers, in the order of the header's (others null). In and out may be the same where the plan allows it. What
-  // is sent from memory that peers cannot read is copied, message by message, to where they can; kResourceExhausted (COLL13) when there is
-  // no room for that.
+  // Memory of the caller's buffers, in the order of the header's (others null). `in` and `out` may share memory where the plan allows it
+  // and no other way (COLL10). What is sent from memory that peers cannot read is copied, message by message, to where they can;
+  // kResourceExhausted (COLL13) when there is no room for that.
   Status Bind(std::span<void* const> buffers);
   // Which window a buffer of the plan is. kInvalid COLL27 when it is too short on this rank.
   Status BindWindow(std::int32_t buffer, std::int32_t window);
-  // All-to-all-v: what this rank has for each, and how many elements it has room for. Before Bind().
+  // All-to-all-v: what this rank has for each, and how many elements it has room for; allgather-v: what it has. Before Bind().
   Status SetCounts(std::span<const std::int64_t> counts, std::int64_t room);
   // What `from` had for this rank. After the end.
-  std::int64_t received(std::int32_t from) const { return layout_.sizes().table[from * header_->request.ranks + program_->rank]; }
+  std::int64_t received(std::int32_t from) const { return layout_.sizes().table[from * header_->request.ranks + column_]; }
   void TellReceived(std::int64_t* by_rank) const {
     for (std::int32_t from = 0; from < header_->request.ranks; ++from) by_rank[from] = received(from);
   }
@@ -101,6 +101,8 @@ class Instance : private Machine {
   Status Prepare();
   bool IsInScratch(std::int32_t chunk) const;
   void MeasureStages();
+  std::int64_t LengthOf(std::int32_t buffer) const;
+  Status CheckPlaces() const;
   void DecodeRows(const Interpreter& at, const Step& step);
   void EncodeRow(const Interpreter& at, const Step& step);
   Outcome LearnCounts(const Interpreter& at, const Step& step);
@@ -153,6 +155,8 @@ class Instance : private Machine {
   std::vector<Row> rows_;       // of the step at hand
   std::vector<float> decoded_;  // of the step at hand
   std::int64_t room_ = 0;       // of `out`, in elements
+  std::int64_t counts_ = 0;     // that the caller gives, of plans that learn their count table
+  std::int32_t column_ = 0;     // of the table, that is learned
   enum class Native : std::uint8_t { kNone, kReady, kStarted };
   const Means means_;
   std::vector<std::int32_t> all_ranks_;

@@ -27,7 +27,8 @@ std::partial_ordering operator<=>(const Asked& a, const Asked& b) {
   if (auto order = a.algorithm <=> b.algorithm; order != 0) return order;
   if (auto order = Numbers(*a.request) <=> Numbers(*b.request); order != 0) return order;
   if (auto order = ByContent(a.codec, b.codec); order != 0) return order;
-  return ByContent(a.mixing, b.mixing);
+  if (auto order = ByContent(a.mixing, b.mixing); order != 0) return order;
+  return ByContent(a.neighbors, b.neighbors);
 }
 
 Result<InstanceCache::Plans::iterator> InstanceCache::PlanOf(const Asked& asked) {
@@ -36,8 +37,10 @@ Result<InstanceCache::Plans::iterator> InstanceCache::PlanOf(const Asked& asked)
   Kind kind{.algorithm = std::string(asked.algorithm), .request = *asked.request};
   kind.request.codecs.clear();
   kind.request.mixing.clear();
+  kind.request.neighbors.clear();
   if (asked.codec != nullptr) kind.request.codecs = {*asked.codec};
   if (asked.mixing != nullptr) kind.request.mixing = *asked.mixing;
+  if (asked.neighbors != nullptr) kind.request.neighbors = *asked.neighbors;
   ASSIGN_OR_RETURN(const Algorithm* algorithm, FindAlgorithm(algorithms_, asked.algorithm));
   auto built = std::make_unique<Built>();
   ASSIGN_OR_RETURN(built->plan, BuildProgram(*algorithm, kind.request, rank_));
@@ -69,8 +72,7 @@ Result<Instance*> InstanceCache::Take(const Asked& asked, std::int64_t count) {
   }
   Sizes sizes{.count = count};
   // Learned at each call.
-  if (asked.request->collective == Collective::kAllToAllV)
-    sizes.table.resize(static_cast<std::size_t>(asked.request->ranks) * asked.request->ranks);
+  if (LearnsCounts(asked.request->collective)) sizes.table.resize(static_cast<std::size_t>(asked.request->ranks) * asked.request->ranks);
   Means means = means_;
   means.raises = key.plan->raises;
   const RankPlan& of = key.plan->plan;

@@ -27,9 +27,10 @@ namespace ropewalk::collective {
 // All that a plan depends on, where it lies: in a call's arguments or in the cache. So what rests is found without a copy of it.
 struct Asked {
   std::string_view algorithm;
-  const Request* request = nullptr;      // its codecs and its matrix are not looked at
+  const Request* request = nullptr;      // its vectors are not looked at
   const Codec* codec = nullptr;          // null: none
   const MixingMatrix* mixing = nullptr;  // null: none
+  const Neighbors* neighbors = nullptr;  // null: none
 };
 std::partial_ordering operator<=>(const Asked& a, const Asked& b);
 
@@ -60,7 +61,8 @@ class InstanceCache {
       return {.algorithm = algorithm,
               .request = &request,
               .codec = request.codecs.empty() ? nullptr : request.codecs.data(),
-              .mixing = request.mixing.empty() ? nullptr : &request.mixing};
+              .mixing = request.mixing.empty() ? nullptr : &request.mixing,
+              .neighbors = request.neighbors.empty() ? nullptr : &request.neighbors};
     }
   };
   struct Before {

@@ -1,0 +1,76 @@
+// The sum of all ranks' vectors at the root.
+//   direct: all send to the root, which folds them in the order of ranks in one step: the left fold.
+//   tree: a binomial tree whose inner ranks fold what comes from below and pass it on; segments follow each other up.
+#include "mlrunner/collective/builders/builders.h"
+
+#include <vector>
+
+namespace ropewalk::collective {
+namespace {
+
+Status DeclareDirect(Header* header) {
+  DeclareInOut(header);
+  DeclareAverage(header, false);
+  return {};
+}
+
+void WriteDirect(Writer& w) {
+  const std::int32_t ranks = w.ranks(), rank = w.rank(), root = w.request().root;
+  w.BeginLoop(w.Whole(), kIn);
+  const ChunkId in = w.At(kIn, w.Segment(w.Whole()));
+  if (rank != root) {
+    w.Send(in, root);
+  } else {
+    std::vector<Operand> operands;
+    for (std::int32_t from = 0; from < ranks; ++from) operands.push_back(from == rank ? Local(in) : From(from, in));
+    w.Fold(ranks == 1 ? Op::kReduce : Op::kRecvReduce, operands,
+           {.dst = w.At(kOut, w.Segment(w.Whole())), .scale = ScalesOf(w.header(), false).after});
+  }
+  w.EndLoop();
+}
+
+constexpr std::int32_t kPartial = 2;
+
+Status DeclareTree(Header* header) {
+  DeclareInOut(header);
+  DeclareScratch(header, "partial");
+  DeclareAverage(header, true);
+  return {};
+}
+
+// Places count from the root; below `place` lie place + 1, place + 2, place + 4, ... up to its lowest bit.
+bool IsLeaf(std::int32_t place, std::int32_t ranks) { return (place & 1) != 0 || place + 1 >= ranks; }
+
+void WriteTree(Writer& w) {
+  const std::int32_t ranks = w.ranks(), root = w.request().root, place = w.Modulo(w.rank() - root);
+  const Scales scales = ScalesOf(w.header(), true);
+  w.BeginLoop(w.Whole(), kIn);
+  const RangeId segment = w.Segment(w.Whole());
+  const ChunkId in = w.At(kIn, segment);
+  std::vector<Operand> operands = {Local(in, scales.before)};
+  std::int32_t bit = 1;
+  for (; (place & bit) == 0 && place + bit < ranks; bit <<= 1)
+    operands.push_back(From(w.Modulo(place + bit + root), in, IsLeaf(place + bit, ranks) ? scales.before : kNone));
+  const std::int32_t parent = w.Modulo((place & (place - 1)) + root);
+  if (place == 0)
+    w.Fold(ranks == 1 ? Op::kReduce : Op::kRecvReduce, operands, {.dst = w.At(kOut, segment), .scale = scales.after});
+  else if (operands.size() > 1)
+    w.Fold(Op::kRecvReduceSend, operands, {.dst = w.At(kPartial, segment), .to = parent});
+  else
+    w.Send(in, parent);
+  w.EndLoop();
+}
+
+// out of the root = fold of all ranks' in.
+void Promise(PostWriter& post) {
+  const double coefficient = post.request().op == ReduceOp::kAvg ? 1.0 / post.ranks() : 1;
+  post.Fold(post.request().root, post.At(kOut, post.Whole()),
+            {{.rank = kEveryRank, .chunk = post.At(kIn, post.Whole()), .coefficient = coefficient}});
+}
+
+}  // namespace
+
+const Algorithm kDirectReduce{"reduce_direct", Collective::kReduce, true, DeclareDirect, WriteDirect, Promise};
+const Algorithm kTreeReduce{"reduce_tree", Collective::kReduce, false, DeclareTree, WriteTree, Promise};
+
+}  // namespace ropewalk::collective

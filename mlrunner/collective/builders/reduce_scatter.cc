@@ -1,0 +1,91 @@
+// The sum of each part at the rank that it belongs to: half of an allreduce.
+//   direct: every rank sends the others their parts, and folds its own of all in the order of ranks, in one step: the left fold.
+//   ring: a part sets out behind the rank that it belongs to, collects at each, and has come round when it is there.
+#include "mlrunner/collective/builders/builders.h"
+
+#include <vector>
+
+namespace ropewalk::collective {
+namespace {
+
+constexpr std::int32_t kPartial = 2;
+
+void DeclareParts(Header* header) {
+  DeclareInPartOut(header);
+  header->channel_count = header->request.ranks == 1 ? 1 : header->request.channels;
+}
+
+Status DeclareDirect(Header* header) {
+  DeclareParts(header);
+  DeclareAverage(header, false);
+  return {};
+}
+
+void WriteDirect(Writer& w) {
+  const std::int32_t ranks = w.ranks(), rank = w.rank(), lanes = w.header().channel_count;
+  const Scales scales = ScalesOf(w.header(), false);
+  for (std::int32_t lane = 0; lane < lanes; ++lane) {
+    w.OnChannel(lane);
+    w.BeginLoop(PartOfWhole(w, 0), kIn, lanes);
+    auto part = [&](std::int32_t of) { return w.At(kIn, w.Segment(PartOfWhole(w, of), lane, lanes)); };
+    // Each begins with another peer, so that nobody receives from all at once.
+    for (std::int32_t d = 1; d < ranks; ++d) w.Send(part(w.Around(d)), w.Around(d));
+    std::vector<Operand> operands;
+    for (std::int32_t from = 0; from < ranks; ++from) operands.push_back(from == rank ? Local(part(rank)) : From(from, part(rank)));
+    w.Fold(ranks == 1 ? Op::kReduce : Op::kRecvReduce, operands,
+           {.dst = w.At(kOut, w.Segment(PartAlone(w, rank), lane, lanes)), .scale = scales.after});
+    w.EndLoop();
+  }
+}
+
+Status DeclareRing(Header* header) {
+  RETURN_IF_ERROR(NeedTwoSlots(*header));
+  DeclareParts(header);
+  DeclareScratch(header, "partial");
+  DeclareAverage(header, true);
+  return {};
+}
+
+void WriteRing(Writer& w) {
+  const std::int32_t ranks = w.ranks(), rank = w.rank(), lanes = w.header().channel_count;
+  const std::int32_t next = w.Around(1), previous = w.Around(-1);
+  const Scales scales = ScalesOf(w.header(), true);
+  for (std::int32_t lane = 0; lane < lanes; ++lane) {
+    w.OnChannel(lane);
+    w.BeginLoop(PartOfWhole(w, 0), kIn, lanes);
+    // Partial sums lie where their part does: one that was sent may still be read while the next one is stored.
+    auto part = [&](std::int32_t buffer, std::int32_t of) { return w.At(buffer, w.Segment(PartOfWhole(w, of), lane, lanes)); };
+    const ChunkId out = w.At(kOut, w.Segment(PartAlone(w, rank), lane, lanes));
+    if (ranks == 1) {
+      w.Copy(part(kIn, 0), out, scales.before != kNone ? scales.before : scales.after);
+    } else {
+      w.Send(part(kIn, rank - 1), next);
+      for (std::int32_t s = 1; s < ranks; ++s) {
+        const std::int32_t of = rank - 1 - s;
+        // The first hop brings another rank's own numbers, the later ones partial sums.
+        const std::vector<Operand> operands = {From(previous, part(kIn, of), s == 1 ? scales.before : kNone),
+                                               Local(part(kIn, of), scales.before)};
+        if (s < ranks - 1)
+          w.Fold(Op::kRecvReduceSend, operands, {.dst = part(kPartial, of), .to = next});
+        else
+          w.Fold(Op::kRecvReduce, operands, {.dst = out, .scale = scales.after});
+      }
+    }
+    w.EndLoop();
+  }
+}
+
+// out of each rank = fold of its part of all ranks' in.
+void Promise(PostWriter& post) {
+  const double coefficient = post.request().op == ReduceOp::kAvg ? 1.0 / post.ranks() : 1;
+  for (std::int32_t rank = 0; rank < post.ranks(); ++rank)
+    post.Fold(rank, post.At(kOut, PartAlone(post, rank)),
+              {{.rank = kEveryRank, .chunk = post.At(kIn, PartOfWhole(post, rank)), .coefficient = coefficient}});
+}
+
+}  // namespace
+
+const Algorithm kDirectReduceScatter{"reduce_scatter_direct", Collective::kReduceScatter, true, DeclareDirect, WriteDirect, Promise};
+const Algorithm kRingReduceScatter{"reduce_scatter_ring", Collective::kReduceScatter, false, DeclareRing, WriteRing, Promise};
+
+}  // namespace ropewalk::collective
