@@ -3,12 +3,15 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 CTEST := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS) --test-output-size-passed 4194304
 
-.PHONY: help deps configure build demo test test-long bench format sim clean
+PREFIX ?= /usr/local
+
+.PHONY: help deps configure build install demo test test-long bench format sim clean
 
 help:
 	@echo "make demo       install packages, build, word count and sort over 64 MiB of licence texts, Fashion-MNIST on 2 ranks"
 	@echo "make test       install packages, build, run the tests"
 	@echo "make test-long  the same with the long tests, then under ASan with UBSan, then under TSan"
+	@echo "make install    the command, and the package for programs of your own, to PREFIX=/usr/local"
 	@echo "make build      packages and build only          make sim     the simulation tests only"
 	@echo "make bench      speed against hand-written floors and other tools (takes long; see docs/performance.md)"
 	@echo "make format     clang-format-19 over all sources   make clean   removes the build folders"
@@ -22,6 +25,11 @@ configure: deps
 
 build: configure
 	cmake --build $(BUILD) -j $(JOBS)
+
+install: configure
+	cmake --build $(BUILD) -j $(JOBS) --target installable
+	@cmake --install $(BUILD) --prefix $(PREFIX) >$(BUILD)-install.log || { cat $(BUILD)-install.log; exit 1; }
+	@echo "installed to $(PREFIX): bin/ropewalk, and for find_package: -DCMAKE_PREFIX_PATH=$(PREFIX)"
 
 demo: configure
 	cmake --build $(BUILD) -j $(JOBS) --target ropewalk ropewalk-jobs ropewalk-train
@@ -51,4 +59,4 @@ format:
 	git ls-files '*.h' '*.cc' | xargs clang-format-19 -i
 
 clean:
-	rm -rf build build-* build.log
+	rm -rf build build-* build.log build-install.log

@@ -133,10 +133,11 @@ Result<std::unique_ptr<FolderLock>> FolderLock::Take(const std::string& path, co
     char text[512];
     const ssize_t n = pread(fd, text, sizeof text, 0);
     close(fd);
-    return Status(Code::kUnavailable, "MASTER01",
-                  "another master uses this state folder: " + EscapeForLog(std::filesystem::path(path).parent_path().string()),
-                  "held by " + EscapeForLog(std::string_view(text, n > 0 ? static_cast<std::size_t>(n) : 0)),
-                  "stop that one, or give this one a folder of its own with --dir");
+    return Status(
+        Code::kUnavailable, "MASTER01",
+        "another master uses this state folder: " + EscapeForLog(std::filesystem::path(path).parent_path().string()),
+        n > 0 ? "held by " + EscapeForLog(std::string_view(text, static_cast<std::size_t>(n))) : "held by one that is only starting",
+        "stop that one, or give this one a folder of its own with --dir");
   }
   std::unique_ptr<FolderLock> lock(new FolderLock(fd));
   lock->Describe(holder);

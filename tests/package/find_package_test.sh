@@ -5,7 +5,7 @@ build=$(realpath "$1")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-cmake --install "$build" --prefix "$work/prefix" --component development >"$work/install.log"
+cmake --install "$build" --prefix "$work/prefix" >"$work/install.log"
 # A project outside the tree, so that nothing but the package can be found: the program and the CMakeLists.txt of the README, as printed.
 readme=$(dirname "$(realpath "$0")")/../../README.md
 block() { awk -v open="^\`\`\`$1\$" '!seen && $0 ~ open { on = seen = 1; next } /^```$/ { on = 0 } on' "$readme"; }
@@ -29,6 +29,9 @@ binary=$work/user/build/word_count
 printf 'a b a\nc\n' >"$work/text"
 (cd "$work" && "$binary" text counts)
 sort "$work"/counts/part-* | diff - <(printf 'a\t2\nb\t1\nc\t1\n')
+# The installed command finds its jobs where it lies itself.
+(cd "$work" && "$work/prefix/bin/ropewalk" run wordcount text -o counts1 >"$work/run.log" 2>&1) || { cat "$work/run.log"; exit 1; }
+sort "$work"/counts1/part-* | diff - <(printf 'a\t2\nb\t1\nc\t1\n')
 
 # The daemons' libraries stay with the daemons.
 if nm -C "$binary" | grep -iE 'rocksdb|boost::beast' | head -3 | grep .; then

@@ -39,9 +39,10 @@ Result<UniqueFd> LockFolder(const std::string& folder, const std::string& name) 
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     char text[512];
     const ssize_t n = ::pread(lock.get(), text, sizeof text, 0);
-    return Status(Code::kUnavailable, "WORKER11", "another worker uses this state folder: " + EscapeForLog(folder),
-                  "held by " + EscapeForLog(std::string_view(text, n > 0 ? static_cast<std::size_t>(n) : 0)),
-                  "stop that one, or give this one a folder of its own with --dir");
+    return Status(
+        Code::kUnavailable, "WORKER11", "another worker uses this state folder: " + EscapeForLog(folder),
+        n > 0 ? "held by " + EscapeForLog(std::string_view(text, static_cast<std::size_t>(n))) : "held by one that is only starting",
+        "stop that one, or give this one a folder of its own with --dir");
   }
   const std::string holder = "pid " + std::to_string(::getpid()) + ", worker " + name;
   if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), holder.data(), holder.size(), 0) < 0)
