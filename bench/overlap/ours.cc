@@ -22,6 +22,8 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <numeric>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -92,7 +94,9 @@ class HubGang final : public dag::GangContext {
 class Watched final : public collective::Communicator {
  public:
   Watched(dag::GangContext& gang, std::unique_ptr<collective::Communicator> behind)
-      : rank_(gang.rank()), ranks_(gang.ranks()), behind_(std::move(behind)) {}
+      : rank_(gang.rank()), ranks_(gang.ranks()), members_(static_cast<std::size_t>(ranks_)), behind_(std::move(behind)) {
+    std::iota(members_.begin(), members_.end(), 0);
+  }
 
   struct Sum {
     collective::CollectiveCall call;
@@ -126,6 +130,9 @@ class Watched final : public collective::Communicator {
   std::int32_t rank() const override { return rank_; }
   std::int32_t ranks() const override { return ranks_; }
   bool shares_memory() const override { return behind_ != nullptr && behind_->shares_memory(); }
+  std::span<const std::int32_t> members() const override { return members_; }
+  Result<std::unique_ptr<collective::Communicator>> Split(const collective::GroupOptions&) override { return None("groups"); }
+  Result<std::unique_ptr<collective::Communicator>> Shrink() override { return None("gangs that go on without some of their ranks"); }
   Result<char*> Allocate(std::size_t bytes) override {
     if (behind_ != nullptr) return behind_->Allocate(bytes);
     // Zeros: what nobody sums is a number, too.
@@ -144,6 +151,9 @@ class Watched final : public collective::Communicator {
   }
   Status Wait(const collective::Handle& handle) override { return behind_ == nullptr ? Status() : behind_->Wait(handle); }
   bool IsDone(const collective::Handle& handle) const override { return behind_ == nullptr || behind_->IsDone(handle); }
+  void Working() override {
+    if (behind_ != nullptr) behind_->Working();
+  }
   void Abort(const Status& why) override {
     if (behind_ != nullptr) behind_->Abort(why);
   }
@@ -155,6 +165,7 @@ class Watched final : public collective::Communicator {
                   "pass them on in bench/overlap/ours.cc");
   }
   std::int32_t rank_, ranks_;
+  std::vector<std::int32_t> members_;
   std::unique_ptr<collective::Communicator> behind_;
   std::vector<Sum> sums_;
   std::uint64_t steps_before_ = 0;

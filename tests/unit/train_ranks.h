@@ -15,6 +15,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -137,18 +139,22 @@ class ThreadGang final : public dag::GangContext {
 // Sums in memory. `sums` false: each rank keeps its own, as if nothing were exchanged (for controls that must fail).
 class ThreadCommunicator final : public collective::Communicator {
  public:
-  ThreadCommunicator(std::int32_t rank, std::int32_t ranks, Hall* hall, bool sums) : rank_(rank), ranks_(ranks), hall_(hall), sums_(sums) {}
+  ThreadCommunicator(std::int32_t rank, std::int32_t ranks, Hall* hall, bool sums)
+      : rank_(rank), ranks_(ranks), members_(static_cast<std::size_t>(ranks)), hall_(hall), sums_(sums) {
+    std::iota(members_.begin(), members_.end(), 0);
+  }
   std::int32_t rank() const override { return rank_; }
   std::int32_t ranks() const override { return ranks_; }
   bool shares_memory() const override { return true; }
+  std::span<const std::int32_t> members() const override { return members_; }
+  Result<std::unique_ptr<Communicator>> Split(const collective::GroupOptions&) override { return None("make no groups"); }
+  Result<std::unique_ptr<Communicator>> Shrink() override { return None("do not go on without one"); }
   Result<char*> Allocate(std::size_t bytes) override {
     owned_.emplace_back(static_cast<char*>(aligned_alloc(64, (bytes + 63) / 64 * 64)), &free);
     return owned_.back().get();
   }
   void Free(char*) override {}
-  Result<collective::Window> MakeWindow(std::size_t) override {
-    return Status(Code::kInvalid, "TEST15", "ranks that are threads of a test have no windows", "no trainer asks for one", "use Connect()");
-  }
+  Result<collective::Window> MakeWindow(std::size_t) override { return None("have no windows"); }
   Status Run(const collective::CollectiveCall& call) override {
     ASSIGN_OR_RETURN(collective::Handle handle, Submit(call, {}));
     return Wait(handle);
@@ -164,12 +170,17 @@ class ThreadCommunicator final : public collective::Communicator {
   }
   Status Wait(const collective::Handle& handle) override { return sums_ ? hall_->Wait(NumberOf(handle)) : Status(); }
   bool IsDone(const collective::Handle& handle) const override { return !sums_ || hall_->IsDone(NumberOf(handle)); }
+  void Working() override {}
   void Abort(const Status&) override { hall_->Lose(); }
   std::uint64_t steps() const override { return next_; }
 
  private:
+  static Status None(const std::string& what) {
+    return Status(Code::kInvalid, "TEST15", "ranks that are threads of a test " + what, "no trainer asks for it", "use Connect()");
+  }
   static std::uint64_t NumberOf(const collective::Handle& handle) { return *reinterpret_cast<const std::uint64_t*>(handle.get()); }
   std::int32_t rank_, ranks_;
+  std::vector<std::int32_t> members_;
   Hall* hall_;
   bool sums_;
   std::uint64_t next_ = 0;
