@@ -382,8 +382,9 @@ inline std::int64_t RunKill(const Kill& kill_of) {
     if (is_victim(rank)) {
       if (kill_of.is_stopped) kill(pids[rank], SIGKILL);
       EXPECT_TRUE(look(rank, 0));
-      // Of a whole gang the last ones may have seen the first one's end before their own.
-      const bool saw_it = kill_of.all_are_killed && WIFEXITED(statuses[rank]) && WEXITSTATUS(statuses[rank]) == kNamedTheDead;
+      // Of a whole gang the last ones may have seen the end of another, whichever it was, before their own.
+      const int code = WIFEXITED(statuses[rank]) ? WEXITSTATUS(statuses[rank]) : 0;
+      const bool saw_it = kill_of.all_are_killed && (code == kNamedTheDead || code == kNamedAnother || code == kNeverMet);
       EXPECT_TRUE(WIFSIGNALED(statuses[rank]) || saw_it) << "rank " << rank << " ended with status " << statuses[rank];
       continue;
     }
