@@ -44,6 +44,12 @@ LinkModel FitLinks(const LinkTimings& timings) {
     if (!link.empty()) starts.push_back(model.from_first.back().ns);
   }
   model.ns_per_byte = FitLine(timings.shift).ns_per_byte;
+  // Where noise hides the slope, the best rate that was seen.
+  if (model.ns_per_byte == 0)
+    for (const Timing& timing : timings.shift) {
+      const double seen = timing.bytes > 0 ? timing.ns / static_cast<double>(timing.bytes) : 0;
+      if (seen > 0 && (model.ns_per_byte == 0 || seen < model.ns_per_byte)) model.ns_per_byte = seen;
+    }
 
   // A call with one message, and a call with 2(P - 1) of them one after the other.
   std::sort(starts.begin(), starts.end());

@@ -120,6 +120,8 @@ TEST(LinkModel, TimesThatMakeNoSenseGiveNoNegativeNumber) {
       for (double number : {model.call_ns, model.latency_ns, model.overhead_ns, model.ns_per_byte, model.reduce_ns_per_byte})
         EXPECT_TRUE(std::isfinite(number) && number >= 0) << number << " for " << chain << ", " << fan;
       for (const Line& line : model.from_first) EXPECT_TRUE(line.ns >= 0 && line.ns_per_byte >= 0);
+      // Longer ones were faster: no slope, but bytes are not free.
+      EXPECT_EQ(model.ns_per_byte, 1e3 / (1 << 20));
     }
   EXPECT_EQ(FitLinks({.ranks = 1, .chain_ns = 700}).call_ns, 700);
 }
