@@ -8,17 +8,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <fstream>
 #include <utility>
 
+#include "base/monotonic.h"
 #include "storage/io_error.h"
 
 namespace ropewalk::cli {
-
-std::int64_t MonotonicMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 ChildProcess::ChildProcess(std::string name, std::vector<std::string> args, std::string log_file)
     : name_(std::move(name)), args_(std::move(args)), log_file_(std::move(log_file)) {}

@@ -42,6 +42,4 @@ class ChildProcess {
   std::int64_t started_ms_ = 0;
 };
 
-std::int64_t MonotonicMs();
-
 }  // namespace ropewalk::cli

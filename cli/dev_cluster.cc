@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/home_folder.h"
+#include "base/monotonic.h"
 #include "cli/child_process.h"
 #include "cli/settings.h"
 #include "cli/start.h"

@@ -10,6 +10,7 @@
 
 #include "base/escape.h"
 #include "base/job_name.h"
+#include "base/monotonic.h"
 #include "cli/job_view.h"
 #include "cli/settings.h"
 #include "job/client/find_cluster.h"
@@ -25,9 +26,6 @@ namespace {
 constexpr std::uint32_t kPollMs = 10'000;
 constexpr std::uint32_t kFollowMs = 200;  // two streams are followed in turn
 
-std::int64_t MonotonicMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 std::int64_t NowUs() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }

@@ -4,22 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "base/escape.h"
+#include "base/monotonic.h"
 
 namespace ropewalk::job {
 namespace {
 
 constexpr std::int64_t kQuietMs = 300, kRedrawMs = 100;
 constexpr std::int64_t kFirstLineMs = 2'000, kLineMs = 2'000, kSameLineMs = 30'000;
-
-std::int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 int Columns() {
   winsize size = {};
@@ -85,11 +81,11 @@ bool ProgressPace::IsDue(const std::string& action, std::int64_t now_ms) {
 
 void ProgressLines::Show(const ProgressState& state) {
   const std::string text = ProgressLogText(state);
-  if (text.empty() || isatty(STDERR_FILENO) == 1 || !pace_.IsDue(state.name, NowMs())) return;
+  if (text.empty() || isatty(STDERR_FILENO) == 1 || !pace_.IsDue(state.name, MonotonicMs())) return;
   WriteAll(prefix_ + text + "\n");
 }
 
-ProgressLine::ProgressLine() : started_ms_(NowMs()) {
+ProgressLine::ProgressLine() : started_ms_(MonotonicMs()) {
   const char* term = std::getenv("TERM");
   enabled_ = isatty(STDERR_FILENO) == 1 && term != nullptr && std::strcmp(term, "dumb") != 0;
 }
@@ -97,7 +93,7 @@ ProgressLine::ProgressLine() : started_ms_(NowMs()) {
 ProgressLine::~ProgressLine() { Erase(); }
 
 void ProgressLine::Show(const ProgressState& state) {
-  std::int64_t now_ms = NowMs();
+  std::int64_t now_ms = MonotonicMs();
   if (!enabled_ || now_ms - started_ms_ < kQuietMs || now_ms - drawn_ms_ < kRedrawMs) return;
   drawn_ms_ = now_ms;
   drawn_ = true;

@@ -7,6 +7,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 
+#include "base/monotonic.h"
 #include "rpc/asio_loop.h"
 
 namespace ropewalk::rpc {
@@ -71,8 +72,6 @@ void EventLoop::OnSignals(const std::vector<int>& signals, std::function<void(in
   impl_->signals.push_back(std::move(set));
 }
 
-std::int64_t EventLoop::NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+std::int64_t EventLoop::NowMs() { return MonotonicMs(); }
 
 }  // namespace ropewalk::rpc

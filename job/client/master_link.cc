@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/monotonic.h"
 #include "dag/wire/wire.h"
 #include "job/client/find_cluster.h"
 #include "proto/client.pb.h"
@@ -15,10 +16,6 @@ namespace {
 
 constexpr int kConnectMs = 5'000, kFirstDelayMs = 20, kDelayMaxMs = 1'000;
 constexpr int kSayAtDelayMs = 16 * kFirstDelayMs;  // after a third of a second: a restart is seldom faster
-
-std::int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 
@@ -46,7 +43,7 @@ Result<wire::ClientResponse> MasterLink::CallOnce(const std::string& bytes, std:
 Result<wire::ClientResponse> MasterLink::Call(wire::ClientRequest* request, std::uint32_t wait_ms) {
   request->set_id(++last_id_);
   std::string bytes = request->SerializeAsString();
-  const std::int64_t begin_ms = NowMs();
+  const std::int64_t begin_ms = MonotonicMs();
   for (int delay_ms = kFirstDelayMs;; delay_ms = std::min(2 * delay_ms, kDelayMaxMs)) {
     Result<wire::ClientResponse> response = CallOnce(bytes, request->id(), wait_ms);
     Status status = response.ok() ? dag::FromWire(response->failure()) : response.status();
@@ -58,7 +55,7 @@ Result<wire::ClientResponse> MasterLink::Call(wire::ClientRequest* request, std:
     // As it stands now: a master that was lost within the first call, a long poll perhaps, has answered a connection before.
     const int patience_ms = connections_ == 0 ? options_.first_connect_ms : options_.reconnect_ms;
     if (delay_ms == kSayAtDelayMs && options_.on_waiting) options_.on_waiting(patience_ms);
-    if (NowMs() + delay_ms > begin_ms + patience_ms) {
+    if (MonotonicMs() + delay_ms > begin_ms + patience_ms) {
       return Status(Code::kUnavailable, "NET02", "the master at " + options_.address + " cannot be reached",
                     status.what() + (status.why().empty() ? "" : ": " + status.why()),
                     connections_ == 0 ? HowToStart(options_.address) : "start it again, or wait until somebody has; then try again");

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/huge_pages.h"
+#include "base/monotonic.h"
 #include "job/gang_ranks.h"
 #include "job/once.h"
 #include "job/progress.h"
@@ -34,10 +35,6 @@ constexpr std::uint64_t kPagesMin = 32ull << 20;
 constexpr scheduler::TimeMs kRankEndMs = 30'000;  // of a lost gang: nothing can stop one but itself, so it may finish a long step
 constexpr std::uint32_t kRanksMax = 64;           // threads that share this machine's processors: to try out what a cluster will run
 constexpr int kCancelMs = 10'000;                 // a task looks once a batch; one that does not is the user's endless loop
-
-scheduler::TimeMs NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 scheduler::Options CoreOptions() {
   scheduler::Options options;
@@ -87,7 +84,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
       scheduler::Event next = std::move(events.front());
       events.pop_front();
       lock.unlock();
-      for (scheduler::SchedulerAction& action : core.Step(NowMs(), next)) std::visit([this](auto& a) { Do(a); }, action);
+      for (scheduler::SchedulerAction& action : core.Step(MonotonicMs(), next)) std::visit([this](auto& a) { Do(a); }, action);
       lock.lock();
     }
     stepping = false;
@@ -200,17 +197,17 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   void WaitUntil(std::unique_lock<std::mutex>& lock, Ready ready) {
     ProgressLine line;
     const int every_ms = line.enabled() ? kProgressMs : kLinesMs;
-    scheduler::TimeMs line_at = NowMs();
+    scheduler::TimeMs line_at = MonotonicMs();
     scheduler::TimeMs& show_at = line.enabled() ? line_at : lines_at;
     while (!ready()) {
       std::optional<scheduler::TimeMs> wake_at;
       if (!timers.empty()) wake_at = timers.begin()->first;
       if (options.show_progress) {
-        if (NowMs() >= show_at) {
+        if (MonotonicMs() >= show_at) {
           TellProgress(lock);
           if (ready()) return;
           if (!stepping) line.enabled() ? line.Show(Picture()) : lines.Show(Picture());
-          show_at = NowMs() + (stepping ? kProgressMs : every_ms);
+          show_at = MonotonicMs() + (stepping ? kProgressMs : every_ms);
         }
         wake_at = wake_at ? std::min(*wake_at, show_at) : show_at;
       }
@@ -218,8 +215,8 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
         changed.wait(lock);
         continue;
       }
-      changed.wait_for(lock, std::chrono::milliseconds(std::max<scheduler::TimeMs>(0, *wake_at - NowMs())));
-      while (!timers.empty() && timers.begin()->first <= NowMs()) {
+      changed.wait_for(lock, std::chrono::milliseconds(std::max<scheduler::TimeMs>(0, *wake_at - MonotonicMs())));
+      while (!timers.empty() && timers.begin()->first <= MonotonicMs()) {
         std::uint64_t timer = timers.begin()->second;
         timers.erase(timers.begin());
         lock.unlock();
@@ -231,8 +228,8 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
 
   // How far running tasks are, for the bar.
   void TellProgress(std::unique_lock<std::mutex>& lock) {
-    if (NowMs() < tell_progress_at) return;
-    tell_progress_at = NowMs() + kProgressMs;
+    if (MonotonicMs() < tell_progress_at) return;
+    tell_progress_at = MonotonicMs() + kProgressMs;
     scheduler::TasksProgressed progress{executor, {}};
     for (const auto& [id, c] : runner->RunningTasks()) {
       GangRanks::Said said = ranks.SaidBy(id);

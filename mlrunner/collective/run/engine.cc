@@ -1,10 +1,11 @@
 #include "mlrunner/collective/run/engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
+
+#include "base/monotonic.h"
 
 namespace ropewalk::collective {
 namespace {
@@ -147,8 +148,7 @@ void Engine::Drive(std::unique_lock<std::mutex>* lock, const std::atomic<bool>& 
 
 void Engine::LookForStall(Watch* watch) {
   if (timeout_.ms <= 0) return;
-  const std::int64_t now_ms =
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  const std::int64_t now_ms = MonotonicMs();
   const std::int64_t since_ms = watch->looked_at_ms == 0 ? 0 : now_ms - watch->looked_at_ms;
   watch->looked_at_ms = now_ms;
   if (std::exchange(watch->steps, steps()) != steps()) {

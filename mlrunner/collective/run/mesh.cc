@@ -20,6 +20,7 @@
 
 #include "base/bytes.h"
 #include "base/escape.h"
+#include "base/monotonic.h"
 #include "rpc/address.h"
 #include "rpc/frame.h"
 
@@ -43,10 +44,6 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 40);
 constexpr std::size_t kChallengeBytes = rpc::kNonceBytes + kProofBytes;
-
-std::int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string Errno() { return std::strerror(errno); }
 
@@ -75,7 +72,7 @@ struct Waiter {
     polls->push_back({cancel.fd(), POLLIN, 0});
     for (;;) {
       if (cancel.is_set()) return cancel.why();
-      const std::int64_t left = deadline_ms - NowMs();
+      const std::int64_t left = deadline_ms - MonotonicMs();
       if (left <= 0) return TimeIsOver();
       const int ready = poll(polls->data(), polls->size(), static_cast<int>(std::min<std::int64_t>(left, 1'000)));
       if (ready < 0 && errno != EINTR) return Status(Code::kInternal, "COLL31", "poll", Errno());
@@ -304,7 +301,7 @@ class Builder {
       // A Unix socket whose queue is full says so at once.
       if (errno != EAGAIN && errno != EINTR) return Status(Code::kUnavailable, "COLL31", "connect", Errno());
       if (waiter_.cancel.is_set()) return waiter_.cancel.why();
-      if (NowMs() > waiter_.deadline_ms) return waiter_.TimeIsOver();
+      if (MonotonicMs() > waiter_.deadline_ms) return waiter_.TimeIsOver();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (!IsOurUser(fd.get()))
@@ -474,7 +471,7 @@ Result<Mesh> ConnectMesh(const Rendezvous& rendezvous, const CommunicatorOptions
         "rank " + std::to_string(rendezvous.rank) + " of " + std::to_string(rendezvous.ranks) + " is no place in a gang",
         rendezvous.exchange ? "ranks count from 0 to ranks - 1" : "there is no function by which the ranks find each other (exchange)",
         "take the rendezvous from the gang: RendezvousOf(gang)");
-  const Waiter waiter{options.connect_ms_max, NowMs() + options.connect_ms_max, cancel};
+  const Waiter waiter{options.connect_ms_max, MonotonicMs() + options.connect_ms_max, cancel};
   Place mine{.machine = rendezvous.machine,
              .address = rendezvous.address,
              .unix_name = "ropewalk-" + HexString(rpc::NewNonce()),

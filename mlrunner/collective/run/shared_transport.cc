@@ -8,11 +8,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <string>
 #include <utility>
+
+#include "base/monotonic.h"
 
 namespace ropewalk::collective {
 namespace {
@@ -23,10 +24,6 @@ constexpr std::uint32_t kSleepMsMax = 100;
 constexpr std::uint32_t kPausesOfALook = 4;
 // How long messages that are gone wait for the one who knows why.
 constexpr std::int64_t kVerdictMsMax = 2'000;
-
-std::int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 
@@ -122,7 +119,7 @@ bool SharedTransport::IsSound(std::int32_t peer) {
   if (board_.RevokedOf(peer).load(std::memory_order_relaxed) == 0) return true;
   if (revoked_by_ < 0) {
     revoked_by_ = peer;
-    revoked_at_ms_ = NowMs();
+    revoked_at_ms_ = MonotonicMs();
   }
   return false;
 }
@@ -272,7 +269,7 @@ void SharedTransport::Wait(bool spin) {
       status_ =
           Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(lost - 1) + " is lost", "its process ended, or it was aborted", "");
   }
-  if (revoked_by_ >= 0 && NowMs() - revoked_at_ms_ > kVerdictMsMax) Lost(revoked_by_, "it has failed, or was aborted");
+  if (revoked_by_ >= 0 && MonotonicMs() - revoked_at_ms_ > kVerdictMsMax) Lost(revoked_by_, "it has failed, or was aborted");
   if (!status_.ok()) return;
   Sleeper* sleeper = board_.SleeperOf(rank_);
   const std::uint32_t for_what = kForMessage | (wants_room_.exchange(false, std::memory_order_relaxed) ? kForRoom : 0);

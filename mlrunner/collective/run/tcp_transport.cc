@@ -11,13 +11,13 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "base/hash.h"
+#include "base/monotonic.h"
 
 namespace ropewalk::collective {
 namespace {
@@ -42,10 +42,6 @@ static_assert(sizeof(WireHeader) == 128);
 std::uint64_t ChecksumOf(WireHeader header) {
   header.header_checksum = 0;
   return Checksum64(std::as_bytes(std::span(&header, 1)));
-}
-
-std::int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
@@ -112,7 +108,7 @@ void TcpTransport::Closed(std::int32_t peer, std::int32_t channel, const char* w
   if (!options_.is_told) return Lost(peer, why);
   if (closed_peer_ >= 0) return;
   closed_peer_ = peer;
-  closed_at_ms_ = NowMs();
+  closed_at_ms_ = MonotonicMs();
 }
 
 // Whoever is told of losses waits for the word that it left: its connection may close before that comes.
@@ -265,7 +261,7 @@ bool TcpTransport::IsFlushed(std::int32_t peer, std::int32_t channel, std::uint6
 
 void TcpTransport::Wait(bool spin) {
   if (interruption_.is_set() && status_.ok()) status_ = interruption_.why();
-  if (closed_peer_ >= 0 && (left_[closed_peer_].load(std::memory_order_acquire) || NowMs() - closed_at_ms_ > kVerdictMsMax))
+  if (closed_peer_ >= 0 && (left_[closed_peer_].load(std::memory_order_acquire) || MonotonicMs() - closed_at_ms_ > kVerdictMsMax))
     Lost(closed_peer_, "its connection broke");
   if (!status_.ok()) return;
   // What waits to go out goes on whatever the steps are waiting for: their peers may wait for it.
