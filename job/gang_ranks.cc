@@ -126,7 +126,6 @@ class GangRanks::Rank final : public dag::GangContext, public std::enable_shared
       // Gone before it counts as told, and so is what it captured.
       std::exchange(call, nullptr)(status);
     } catch (...) {
-      task::PassOnForcedUnwind();
       // The rank hears of the loss by its next Exchange too; a process must not end for it.
       std::fprintf(stderr, "ropewalk: the function that rank %d gave to OnLost threw %s\n", rank(),
                    task::DescribeCurrentException().c_str());

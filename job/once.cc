@@ -14,7 +14,6 @@ Result<std::string> ComputeOnceValue(const std::string& name, const std::functio
   try {
     return compute();
   } catch (...) {
-    task::PassOnForcedUnwind();
     return failed(task::DescribeCurrentException());
   }
 }

@@ -22,12 +22,8 @@ std::string TypeName(const std::type_info* type) {
 
 }  // namespace
 
-void PassOnForcedUnwind() {
-  if (std::current_exception() == nullptr) throw;
-}
-
 std::string DescribeCurrentException() {
-  PassOnForcedUnwind();
+  if (std::current_exception() == nullptr) throw;
   std::string type = TypeName(abi::__cxa_current_exception_type());
   try {
     throw;

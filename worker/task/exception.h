@@ -7,12 +7,10 @@
 
 namespace ropewalk::task {
 
-// Lets the unwinding of a thread that ends itself (pthread_exit()) go on, and does nothing else. It reaches `catch (...)` too, and where it
-// is not passed on there the process aborts. It is known by having no exception: `catch (abi::__forced_unwind&)` would bind a reference to
-// nothing.
-void PassOnForcedUnwind();
-
 // Of the exception that is being handled: "std::runtime_error: bad number", "int", "std::string: text". Safe to show: texts quote records.
+//
+// What else reaches `catch (...)` is the unwinding of a thread that ends itself (pthread_exit()): that goes on from here, since the process
+// aborts where it does not. It is known by having no exception: `catch (abi::__forced_unwind&)` would bind a reference to nothing.
 std::string DescribeCurrentException();
 
 }  // namespace ropewalk::task

@@ -86,7 +86,7 @@ Status RunProgram(const TaskOrder& order, const dag::RecordCursor& cursor, dag::
   } catch (const dag::PlanFailure& failure) {
     return failure.status;
   } catch (...) {
-    PassOnForcedUnwind();  // see Hold
+    // A thread that ends itself goes on from here (see Hold).
     return Status(Code::kUserError, "USER01", "the job's code threw " + DescribeCurrentException(),
                   "it stood at " + Place(cursor, order.precise_cursor), "mend that record, or the code that reads it");
   }
