@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <mutex>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "base/home_process.h"
+#include "base/monotonic.h"
 #include "dag/gang.h"
 #include "mlrunner/collective/run/choose.h"
 #include "mlrunner/collective/run/engine.h"
@@ -29,10 +29,6 @@ namespace {
 
 // A process that is well answers at once, also on a busy machine.
 constexpr std::int64_t kAnswerMsMax = 3'000;
-
-std::int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // A child that the program forked has left the function that forked it. It has no thread that could be joined, and nothing to say to the
 // peers: its parent goes on.
@@ -163,7 +159,7 @@ class Connected : public Communicator {
   Status Wait(const Handle& handle) override { return engine_->Wait(handle.get()); }
   bool IsDone(const Handle& handle) const override { return handle->is_done.load(); }
 
-  void Working() override { worked_at_ms_.store(NowMs(), std::memory_order_relaxed); }
+  void Working() override { worked_at_ms_.store(MonotonicMs(), std::memory_order_relaxed); }
 
   void Abort(const Status& why) override {
     // Before any call ends: its caller takes its memory back then.
@@ -199,9 +195,9 @@ class Connected : public Communicator {
 
   Here SayHere() const {
     const std::int64_t worked_at_ms = worked_at_ms_.load(std::memory_order_relaxed);
-    return {
-        .waits = engine_->IsWaitedFor(),
-        .worked_ms_ago = worked_at_ms < 0 ? Here::kNever : static_cast<std::uint64_t>(std::max<std::int64_t>(NowMs() - worked_at_ms, 0))};
+    return {.waits = engine_->IsWaitedFor(),
+            .worked_ms_ago =
+                worked_at_ms < 0 ? Here::kNever : static_cast<std::uint64_t>(std::max<std::int64_t>(MonotonicMs() - worked_at_ms, 0))};
   }
 
   // Ranks of a group have numbers of their own: what is said of them says whose they are, once.
@@ -289,13 +285,6 @@ class Connected : public Communicator {
 
   // An instance that is bound to the call's memory.
   Result<Instance*> Prepare(const CollectiveCall& call) {
-    Request request{.collective = call.collective,
-                    .dtype = call.dtype,
-                    .op = call.op,
-                    .ranks = ranks(),
-                    .root = call.root,
-                    .peer = call.peer,
-                    .deterministic = call.deterministic};
     const bool is_counted = LearnsCounts(call.collective);
     const bool mixes = call.collective == Collective::kMix;
     if (mixes != (call.mixing != nullptr) || mixes != (call.window != nullptr))
@@ -319,19 +308,17 @@ class Connected : public Communicator {
                         ? "counts belong to an all-to-all-v or an allgather-v, which cannot do without; received only to these"
                         : "a residual belongs to a codec with error feedback, which cannot do without",
                     "give the call what it needs, and leave the rest null");
-    Choice choice = Choose(request, call.codec != nullptr, call.count, shares_memory_, options_.segment_bytes);
-    if (!call.algorithm.empty()) choice.algorithm = call.algorithm;
-    request.segment_bytes = choice.segment_bytes;
-    request.channels = choice.channels;
-    ASSIGN_OR_RETURN(
-        Instance * instance,
-        cache_->Take(
-            {.algorithm = choice.algorithm, .request = &request, .codec = call.codec, .mixing = call.mixing, .neighbors = call.neighbors},
-            CountOf(call)));
+    const Chosen chosen = ChooseFor(call, ranks(), shares_memory_, options_.segment_bytes);
+    ASSIGN_OR_RETURN(Instance * instance, cache_->Take({.algorithm = chosen.algorithm,
+                                                        .request = &chosen.request,
+                                                        .codec = call.codec,
+                                                        .mixing = call.mixing,
+                                                        .neighbors = call.neighbors},
+                                                       CountOf(call)));
     Status status;
     if (instance->channels() > Engine::kChannelsOfLane)
       status =
-          Status(Code::kInvalid, "COLL12", std::string(choice.algorithm) + " has " + std::to_string(instance->channels()) + " channels",
+          Status(Code::kInvalid, "COLL12", std::string(chosen.algorithm) + " has " + std::to_string(instance->channels()) + " channels",
                  "a communicator's calls have " + std::to_string(Engine::kChannelsOfLane) + " at most",
                  "take an algorithm with fewer channels, or leave the choice to the communicator");
     const std::size_t counts = call.collective == Collective::kAllToAllV ? static_cast<std::size_t>(ranks()) : 1;

@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "base/random.h"
-#include "mlrunner/types/half.h"
 #include "tests/unit/collective_gang.h"
+#include "tests/unit/collective_numbers.h"
 
 namespace ropewalk::collective::testing {
 namespace {
@@ -16,36 +16,11 @@ class Types : public ::testing::TestWithParam<Wire> {};
 INSTANTIATE_TEST_SUITE_P(Wires, Types, ::testing::Values(Wire::kShared, Wire::kTcp),
                          [](const auto& info) { return std::string(info.param == Wire::kShared ? "shared" : "tcp"); });
 
-// As elements of `dtype`, and back.
-void Put(Dtype dtype, char* data, std::int64_t i, double value, std::int64_t whole) {
-  switch (dtype) {
-    case Dtype::kF32:
-      reinterpret_cast<float*>(data)[i] = static_cast<float>(value);
-      return;
-    case Dtype::kF64:
-      reinterpret_cast<double*>(data)[i] = value;
-      return;
-    case Dtype::kF16:
-      reinterpret_cast<std::uint16_t*>(data)[i] = mlrunner::FloatToF16(static_cast<float>(value));
-      return;
-    case Dtype::kBF16:
-      reinterpret_cast<std::uint16_t*>(data)[i] = mlrunner::FloatToBF16(static_cast<float>(value));
-      return;
-    case Dtype::kI32:
-      reinterpret_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(whole);
-      return;
-    case Dtype::kI64:
-      reinterpret_cast<std::int64_t*>(data)[i] = whole;
-      return;
-    default:
-      reinterpret_cast<std::uint8_t*>(data)[i] = static_cast<std::uint8_t>(whole);
-  }
-}
-double GetFloat(Dtype dtype, const char* data, std::int64_t i) {
-  if (dtype == Dtype::kF32) return reinterpret_cast<const float*>(data)[i];
-  if (dtype == Dtype::kF64) return reinterpret_cast<const double*>(data)[i];
-  const std::uint16_t bits = reinterpret_cast<const std::uint16_t*>(data)[i];
-  return dtype == Dtype::kF16 ? mlrunner::F16ToFloat(bits) : mlrunner::BF16ToFloat(bits);
+// Whole numbers as elements of a whole type, and back: of all 64 bits, which no double holds.
+void PutWhole(Dtype dtype, char* data, std::int64_t i, std::int64_t value) {
+  if (dtype == Dtype::kI32) reinterpret_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(value);
+  if (dtype == Dtype::kI64) reinterpret_cast<std::int64_t*>(data)[i] = value;
+  if (dtype == Dtype::kU8) reinterpret_cast<std::uint8_t*>(data)[i] = static_cast<std::uint8_t>(value);
 }
 std::int64_t GetWhole(Dtype dtype, const char* data, std::int64_t i) {
   if (dtype == Dtype::kI32) return reinterpret_cast<const std::int32_t*>(data)[i];
@@ -62,7 +37,11 @@ std::vector<char> Drawn(Dtype dtype, ReduceOp op, std::int64_t count, std::int32
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t large = op == ReduceOp::kProd ? 2 : 20;
     const double small = static_cast<double>(random.Below(static_cast<std::uint64_t>(2 * large + 1))) - static_cast<double>(large);
-    Put(dtype, bytes.data(), i, small, static_cast<std::int64_t>(random.Below(std::numeric_limits<std::uint64_t>::max())));
+    const auto whole = static_cast<std::int64_t>(random.Below(std::numeric_limits<std::uint64_t>::max()));
+    if (IsFloat(dtype))
+      Set(dtype, bytes.data(), i, small);
+    else
+      PutWhole(dtype, bytes.data(), i, whole);
   }
   return bytes;
 }
@@ -91,19 +70,18 @@ void ExpectFolded(Dtype dtype, ReduceOp op, std::int64_t count, std::int32_t ran
   for (std::int64_t i = 0; i < count; ++i) {
     double size = 0;
     for (std::int32_t rank = 0; rank < ranks; ++rank) {
-      terms[rank] = IsFloat(dtype) ? static_cast<std::int64_t>(GetFloat(dtype, all[rank].data(), i)) : GetWhole(dtype, all[rank].data(), i);
+      terms[rank] = IsFloat(dtype) ? static_cast<std::int64_t>(Get(dtype, all[rank].data(), i)) : GetWhole(dtype, all[rank].data(), i);
       size += std::abs(static_cast<double>(terms[rank]));
     }
     const std::int64_t whole = Whole(op, terms);
     if (!IsFloat(dtype)) {
       char expected[8];
-      Put(dtype, expected, 0, 0, whole);
+      PutWhole(dtype, expected, 0, whole);
       ASSERT_EQ(GetWhole(dtype, got, i), GetWhole(dtype, expected, 0)) << what << " element " << i;
     } else if (op == ReduceOp::kAvg) {
-      ASSERT_LE(std::abs(GetFloat(dtype, got, i) - static_cast<double>(whole) / ranks), EpsilonOf(dtype) * size)
-          << what << " element " << i;
+      ASSERT_LE(std::abs(Get(dtype, got, i) - static_cast<double>(whole) / ranks), EpsilonOf(dtype) * size) << what << " element " << i;
     } else {
-      ASSERT_EQ(GetFloat(dtype, got, i), static_cast<double>(whole)) << what << " element " << i;
+      ASSERT_EQ(Get(dtype, got, i), static_cast<double>(whole)) << what << " element " << i;
     }
   }
 }
@@ -156,14 +134,14 @@ TEST_P(Types, ANumberThatIsNoneStaysInMinimaAndMaxima) {
         for (std::string_view algorithm : Summing())
           for (std::int32_t of = 0; IsFloat(dtype) && of < 3; ++of) {
             char in[32] = {}, out[32] = {};
-            for (int i = 0; i < 3; ++i) Put(dtype, in, i, all.rank() == of && i == 1 ? std::nan("") : all.rank() + i, 0);
+            for (int i = 0; i < 3; ++i) Set(dtype, in, i, all.rank() == of && i == 1 ? std::nan("") : all.rank() + i);
             Status status =
                 all.AllReduce({.in = in, .out = out, .count = 3, .dtype = dtype, .op = op, .name = "nan", .algorithm = algorithm});
             ASSERT_TRUE(status.ok()) << status.ToString();
             const int reached = op == ReduceOp::kMin ? 0 : 2;
-            EXPECT_EQ(GetFloat(dtype, out, 0), reached);
-            EXPECT_TRUE(std::isnan(GetFloat(dtype, out, 1))) << algorithm << " " << Name(dtype) << " of rank " << of;
-            EXPECT_EQ(GetFloat(dtype, out, 2), reached + 2);
+            EXPECT_EQ(Get(dtype, out, 0), reached);
+            EXPECT_TRUE(std::isnan(Get(dtype, out, 1))) << algorithm << " " << Name(dtype) << " of rank " << of;
+            EXPECT_EQ(Get(dtype, out, 2), reached + 2);
           }
   });
 }

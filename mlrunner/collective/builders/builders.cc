@@ -226,10 +226,12 @@ Scales DeclareAverage(Header* header, bool partial_sums_are_stored) {
   return ScalesOf(*header, partial_sums_are_stored);
 }
 
+Term OfAll(const PostWriter& post, ChunkId chunk) {
+  return {.rank = kEveryRank, .chunk = chunk, .coefficient = post.request().op == ReduceOp::kAvg ? 1.0 / post.ranks() : 1};
+}
+
 void PromiseAllreduce(PostWriter& post) {
-  ChunkId in = post.At(kIn, post.Whole()), out = post.At(kOut, post.Whole());
-  double coefficient = post.request().op == ReduceOp::kAvg ? 1.0 / post.ranks() : 1;
-  post.Fold(kEveryRank, out, {{.rank = kEveryRank, .chunk = in, .coefficient = coefficient}});
+  post.Fold(kEveryRank, post.At(kOut, post.Whole()), {OfAll(post, post.At(kIn, post.Whole()))});
   post.post().identical = true;
 }
 

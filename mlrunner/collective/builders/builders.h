@@ -26,12 +26,16 @@ std::int32_t DeclareScale(Header* header, double scale);
 // before it is added (or the sum could overflow), otherwise the finished sum is.
 struct Scales {
   std::int32_t before = kNone, after = kNone;
+  // Of a rank by itself, whose own numbers are the sum.
+  std::int32_t alone() const { return before != kNone ? before : after; }
 };
 Scales DeclareAverage(Header* header, bool partial_sums_are_stored);
 
 // What the header's one scale is for, in write functions.
 Scales ScalesOf(const Header& header, bool partial_sums_are_stored);
 
+// All ranks' numbers at `chunk`, as many times as the request's operation counts each.
+Term OfAll(const PostWriter& post, ChunkId chunk);
 // out of every rank = fold of all ranks' in, the same bits everywhere.
 void PromiseAllreduce(PostWriter& post);
 

@@ -3,9 +3,7 @@
 // root folds one segment while the next one comes.
 //
 // With a server on each rank for its part of the vector this is `direct`.
-#include <vector>
-
-#include "mlrunner/collective/builders/builders.h"
+#include "mlrunner/collective/builders/phases.h"
 
 namespace ropewalk::collective {
 namespace {
@@ -25,9 +23,7 @@ void WriteCentral(Writer& w) {
     const RangeId segment = w.Segment(w.Whole(), lane, lanes);
     const ChunkId in = w.At(kIn, segment), out = w.At(kOut, segment);
     if (rank == root) {
-      std::vector<Operand> operands;
-      for (std::int32_t from = 0; from < ranks; ++from) operands.push_back(from == rank ? Local(in) : From(from, in));
-      w.Fold(ranks == 1 ? Op::kReduce : Op::kRecvReduce, operands, {.dst = out, .scale = ScalesOf(w.header(), false).after});
+      FoldInOrder(w, AllRanks(w), in, ScalesOf(w.header(), false), out);
       for (std::int32_t d = 1; d < ranks; ++d) w.Send(out, w.Around(d));
     } else {
       w.Send(in, root);

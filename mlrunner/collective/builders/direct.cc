@@ -33,16 +33,20 @@ void WriteDirect(Writer& w) {
 
 }  // namespace
 
+void FoldInOrder(Writer& w, const Group& group, ChunkId chunk, const Scales& scales, ChunkId dst) {
+  std::vector<Operand> operands;
+  for (std::int32_t from = 0; from < group.size(); ++from)
+    operands.push_back(from == group.place ? Local(chunk, scales.before) : From(group.ranks[from], chunk, scales.before));
+  w.Fold(group.size() == 1 ? Op::kReduce : Op::kRecvReduce, operands, {.dst = dst, .scale = scales.after});
+}
+
 std::int32_t DirectReduceScatter(Writer& w, const Phase& phase) {
   const Group& group = phase.group;
   const std::int32_t place = group.place;
   auto part = [&](std::int32_t of) { return w.At(phase.in, phase.part(of)); };
   // Each begins with another peer, so that nobody receives from all at once.
   for (std::int32_t d = 1; d < group.size(); ++d) w.Send(part(group.Around(d)), group.ranks[group.Around(d)]);
-  std::vector<Operand> operands;
-  for (std::int32_t from = 0; from < group.size(); ++from)
-    operands.push_back(from == place ? Local(part(place), phase.scales.before) : From(group.ranks[from], part(place), phase.scales.before));
-  w.Fold(Op::kRecvReduce, operands, {.dst = w.At(phase.out, phase.part(place)), .scale = phase.scales.after});
+  FoldInOrder(w, group, part(place), phase.scales, w.At(phase.out, phase.part(place)));
   return place;
 }
 

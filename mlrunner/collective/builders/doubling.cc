@@ -26,7 +26,7 @@ Status DeclareDoubling(Header* header) {
 void WriteDoubling(Writer& w) {
   const Scales scales = ScalesOf(w.header(), true);
   if (w.ranks() == 1)
-    w.Copy(w.At(kIn, w.Whole()), w.At(kOut, w.Whole()), scales.before != kNone ? scales.before : scales.after);
+    w.Copy(w.At(kIn, w.Whole()), w.At(kOut, w.Whole()), scales.alone());
   else
     DoublingAllreduce(w, {.group = AllRanks(w), .range = w.Whole(), .scratch = kSums, .scales = scales});
 }

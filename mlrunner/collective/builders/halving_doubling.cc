@@ -53,7 +53,7 @@ void WriteHalvingDoubling(Writer& w) {
     w.BeginLoop(w.Whole(), kIn, lanes);
     const RangeId range = w.Segment(w.Whole(), lane, lanes);
     if (w.ranks() == 1)
-      w.Copy(w.At(kIn, range), w.At(kOut, range), scales.before != kNone ? scales.before : scales.after);
+      w.Copy(w.At(kIn, range), w.At(kOut, range), scales.alone());
     else
       HalvingDoublingAllreduce(w, {.group = AllRanks(w), .range = range, .scales = scales});
     w.EndLoop();

@@ -33,6 +33,9 @@ struct Phase {
   Scales scales;                              // before: of what `in` holds; after: of what is left at the end
 };
 
+// Folds the chunk of all members, in the order of their places, in one step: the left fold.
+void FoldInOrder(Writer& w, const Group& group, ChunkId chunk, const Scales& scales, ChunkId dst);
+
 // Each member's part of the sum is left in its `out`: the part of the place that they return. Partial sums of the ring travel in the
 // payload's type; `passes_on`: the finished part is sent on as well, as RingAllgather() with `is_passed_on` expects.
 std::int32_t DirectReduceScatter(Writer& w, const Phase& phase);

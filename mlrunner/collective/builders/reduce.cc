@@ -1,9 +1,9 @@
 // The sum of all ranks' vectors at the root.
 //   direct: all send to the root, which folds them in the order of ranks in one step: the left fold.
 //   tree: a binomial tree whose inner ranks fold what comes from below and pass it on; segments follow each other up.
-#include "mlrunner/collective/builders/builders.h"
-
 #include <vector>
+
+#include "mlrunner/collective/builders/phases.h"
 
 namespace ropewalk::collective {
 namespace {
@@ -15,17 +15,13 @@ Status DeclareDirect(Header* header) {
 }
 
 void WriteDirect(Writer& w) {
-  const std::int32_t ranks = w.ranks(), rank = w.rank(), root = w.request().root;
+  const std::int32_t root = w.request().root;
   w.BeginLoop(w.Whole(), kIn);
   const ChunkId in = w.At(kIn, w.Segment(w.Whole()));
-  if (rank != root) {
+  if (w.rank() == root)
+    FoldInOrder(w, AllRanks(w), in, ScalesOf(w.header(), false), w.At(kOut, w.Segment(w.Whole())));
+  else
     w.Send(in, root);
-  } else {
-    std::vector<Operand> operands;
-    for (std::int32_t from = 0; from < ranks; ++from) operands.push_back(from == rank ? Local(in) : From(from, in));
-    w.Fold(ranks == 1 ? Op::kReduce : Op::kRecvReduce, operands,
-           {.dst = w.At(kOut, w.Segment(w.Whole())), .scale = ScalesOf(w.header(), false).after});
-  }
   w.EndLoop();
 }
 
@@ -62,11 +58,7 @@ void WriteTree(Writer& w) {
 }
 
 // out of the root = fold of all ranks' in.
-void Promise(PostWriter& post) {
-  const double coefficient = post.request().op == ReduceOp::kAvg ? 1.0 / post.ranks() : 1;
-  post.Fold(post.request().root, post.At(kOut, post.Whole()),
-            {{.rank = kEveryRank, .chunk = post.At(kIn, post.Whole()), .coefficient = coefficient}});
-}
+void Promise(PostWriter& post) { post.Fold(post.request().root, post.At(kOut, post.Whole()), {OfAll(post, post.At(kIn, post.Whole()))}); }
 
 }  // namespace
 

@@ -1,9 +1,9 @@
 // The sum of each part at the rank that it belongs to: half of an allreduce.
 //   direct: every rank sends the others their parts, and folds its own of all in the order of ranks, in one step: the left fold.
 //   ring: a part sets out behind the rank that it belongs to, collects at each, and has come round when it is there.
-#include "mlrunner/collective/builders/builders.h"
-
 #include <vector>
+
+#include "mlrunner/collective/builders/phases.h"
 
 namespace ropewalk::collective {
 namespace {
@@ -30,10 +30,7 @@ void WriteDirect(Writer& w) {
     auto part = [&](std::int32_t of) { return w.At(kIn, w.Segment(PartOfWhole(w, of), lane, lanes)); };
     // Each begins with another peer, so that nobody receives from all at once.
     for (std::int32_t d = 1; d < ranks; ++d) w.Send(part(w.Around(d)), w.Around(d));
-    std::vector<Operand> operands;
-    for (std::int32_t from = 0; from < ranks; ++from) operands.push_back(from == rank ? Local(part(rank)) : From(from, part(rank)));
-    w.Fold(ranks == 1 ? Op::kReduce : Op::kRecvReduce, operands,
-           {.dst = w.At(kOut, w.Segment(PartAlone(w, rank), lane, lanes)), .scale = scales.after});
+    FoldInOrder(w, AllRanks(w), part(rank), scales, w.At(kOut, w.Segment(PartAlone(w, rank), lane, lanes)));
     w.EndLoop();
   }
 }
@@ -57,7 +54,7 @@ void WriteRing(Writer& w) {
     auto part = [&](std::int32_t buffer, std::int32_t of) { return w.At(buffer, w.Segment(PartOfWhole(w, of), lane, lanes)); };
     const ChunkId out = w.At(kOut, w.Segment(PartAlone(w, rank), lane, lanes));
     if (ranks == 1) {
-      w.Copy(part(kIn, 0), out, scales.before != kNone ? scales.before : scales.after);
+      w.Copy(part(kIn, 0), out, scales.alone());
     } else {
       w.Send(part(kIn, rank - 1), next);
       for (std::int32_t s = 1; s < ranks; ++s) {
@@ -77,10 +74,8 @@ void WriteRing(Writer& w) {
 
 // out of each rank = fold of its part of all ranks' in.
 void Promise(PostWriter& post) {
-  const double coefficient = post.request().op == ReduceOp::kAvg ? 1.0 / post.ranks() : 1;
   for (std::int32_t rank = 0; rank < post.ranks(); ++rank)
-    post.Fold(rank, post.At(kOut, PartAlone(post, rank)),
-              {{.rank = kEveryRank, .chunk = post.At(kIn, PartOfWhole(post, rank)), .coefficient = coefficient}});
+    post.Fold(rank, post.At(kOut, PartAlone(post, rank)), {OfAll(post, post.At(kIn, PartOfWhole(post, rank)))});
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ void WriteRing(Writer& w) {
     w.BeginLoop(w.Part(w.Whole(), ranks, 0), kIn, lanes);
     auto part = [&](std::int32_t of) { return w.Segment(w.Part(w.Whole(), ranks, of), lane, lanes); };
     if (ranks == 1)
-      w.Copy(w.At(kIn, part(0)), w.At(kOut, part(0)), scales.before != kNone ? scales.before : scales.after);
+      w.Copy(w.At(kIn, part(0)), w.At(kOut, part(0)), scales.alone());
     else
       RingAllreduce(w, {.group = AllRanks(w), .part = part, .scales = scales});
     w.EndLoop();

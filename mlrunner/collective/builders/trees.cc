@@ -100,7 +100,7 @@ Status DeclareTrees(Header* header) {
 void WriteTrees(Writer& w, std::int32_t count) {
   const Scales scales = ScalesOf(w.header(), true);
   if (w.ranks() == 1) {
-    w.Copy(w.At(kIn, w.Whole()), w.At(kOut, w.Whole()), scales.before != kNone ? scales.before : scales.after);
+    w.Copy(w.At(kIn, w.Whole()), w.At(kOut, w.Whole()), scales.alone());
     return;
   }
   struct Half {

@@ -1,33 +1,17 @@
 #include "mlrunner/collective/run/call_steps.h"
 
-#include <string_view>
-
 #include "mlrunner/collective/run/choose.h"
 #include "mlrunner/collective/simulate.h"
 
 namespace ropewalk::collective {
 namespace {
 
-struct Chosen {
-  std::string_view algorithm;
-  Request request;
-};
-
 Chosen ChosenFor(const Communicator& all, const CollectiveCall& call, std::int64_t segment_bytes) {
-  Request request{.collective = call.collective,
-                  .dtype = call.dtype,
-                  .op = call.op,
-                  .ranks = all.ranks(),
-                  .root = call.root,
-                  .peer = call.peer,
-                  .deterministic = call.deterministic};
-  const Choice choice = Choose(request, call.codec != nullptr, call.count, all.shares_memory(), segment_bytes);
-  request.segment_bytes = choice.segment_bytes;
-  request.channels = choice.channels;
-  if (call.codec != nullptr) request.codecs = {*call.codec};
-  if (call.mixing != nullptr) request.mixing = *call.mixing;
-  if (call.neighbors != nullptr) request.neighbors = *call.neighbors;
-  return {call.algorithm.empty() ? choice.algorithm : call.algorithm, std::move(request)};
+  Chosen chosen = ChooseFor(call, all.ranks(), all.shares_memory(), segment_bytes);
+  if (call.codec != nullptr) chosen.request.codecs = {*call.codec};
+  if (call.mixing != nullptr) chosen.request.mixing = *call.mixing;
+  if (call.neighbors != nullptr) chosen.request.neighbors = *call.neighbors;
+  return chosen;
 }
 
 }  // namespace

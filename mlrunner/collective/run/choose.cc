@@ -73,4 +73,19 @@ Choice Choose(const Request& request, bool is_coded, std::int64_t count, bool sh
   return choice;
 }
 
+Chosen ChooseFor(const CollectiveCall& call, std::int32_t ranks, bool shares_memory, std::int64_t segment_bytes) {
+  Chosen chosen{.request = {.collective = call.collective,
+                            .dtype = call.dtype,
+                            .op = call.op,
+                            .ranks = ranks,
+                            .root = call.root,
+                            .peer = call.peer,
+                            .deterministic = call.deterministic}};
+  const Choice choice = Choose(chosen.request, call.codec != nullptr, call.count, shares_memory, segment_bytes);
+  chosen.algorithm = call.algorithm.empty() ? choice.algorithm : call.algorithm;
+  chosen.request.segment_bytes = choice.segment_bytes;
+  chosen.request.channels = choice.channels;
+  return chosen;
+}
+
 }  // namespace ropewalk::collective

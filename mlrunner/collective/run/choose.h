@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "mlrunner/collective/communicator.h"
 #include "mlrunner/collective/plan.h"
 
 namespace ropewalk::collective {
@@ -18,5 +19,13 @@ struct Choice {
 
 // `is_coded`: by a codec. `segment_bytes`: 0, or the caller's.
 Choice Choose(const Request& request, bool is_coded, std::int64_t count, bool shares_memory, std::int64_t segment_bytes);
+
+// What a call runs by: the algorithm that it names, or the one that is chosen.
+struct Chosen {
+  std::string_view algorithm;
+  Request request;  // without its vectors (codecs, matrix, neighbours): they are the call's, and a copy would allocate
+};
+// `shares_memory`, `segment_bytes`: of the communicator and of its options.
+Chosen ChooseFor(const CollectiveCall& call, std::int32_t ranks, bool shares_memory, std::int64_t segment_bytes);
 
 }  // namespace ropewalk::collective

@@ -24,6 +24,12 @@ enum class Kind : std::uint8_t { kLeft = 1, kFailed = 2, kAsk = 3, kHere = 4, kM
 constexpr std::size_t kFrameBytesMax = 8 << 10;
 constexpr std::size_t kTextBytesMax = 1 << 10;
 
+std::string Framed(const std::string& body) {
+  std::string frame;
+  ByteWriter(&frame).Fixed(static_cast<std::uint32_t>(body.size()));
+  return frame + body;
+}
+
 std::string Frame(Kind kind, const Status& why, const Here& here = {}) {
   std::string body;
   ByteWriter writer(&body);
@@ -37,9 +43,7 @@ std::string Frame(Kind kind, const Status& why, const Here& here = {}) {
     for (const std::string* text : {&why.tag(), &why.what(), &why.why(), &why.fix()})
       writer.Sized(std::string_view(*text).substr(0, kTextBytesMax));
   }
-  std::string frame;
-  ByteWriter(&frame).Fixed(static_cast<std::uint32_t>(body.size()));
-  return frame + body;
+  return Framed(body);
 }
 
 std::string MeetFrame(std::uint64_t number, std::string_view word) {
@@ -48,9 +52,7 @@ std::string MeetFrame(std::uint64_t number, std::string_view word) {
   writer.Fixed(static_cast<std::uint8_t>(Kind::kMeet));
   writer.Fixed(number);
   writer.Sized(word);
-  std::string frame;
-  ByteWriter(&frame).Fixed(static_cast<std::uint32_t>(body.size()));
-  return frame + body;
+  return Framed(body);
 }
 
 // The status in a frame's body after its kind; none when it cannot be read.
