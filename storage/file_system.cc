@@ -92,6 +92,23 @@ int LocalFileSystem::ReadSmall(const std::string& path, std::size_t bytes_max, s
   return error;
 }
 
+int LocalFileSystem::ReadAt(const std::string& path, std::uint64_t offset, std::span<std::byte> into, std::size_t* read) {
+  *read = 0;
+  int fd = OpenRetry(path.c_str(), O_RDONLY | O_NONBLOCK);
+  if (fd < 0) return errno;
+  int error = 0;
+  while (!into.empty()) {
+    ssize_t n = pread(fd, into.data(), into.size(), static_cast<off_t>(offset + *read));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) error = errno;
+    if (n <= 0) break;
+    *read += static_cast<std::size_t>(n);
+    into = into.subspan(static_cast<std::size_t>(n));
+  }
+  close(fd);
+  return error;
+}
+
 int LocalFileSystem::MakeFolder(const std::string& path) { return mkdir(path.c_str(), 0777) == 0 ? 0 : errno; }
 
 int LocalFileSystem::SyncFolder(const std::string& path) {

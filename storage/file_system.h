@@ -41,6 +41,8 @@ class FileSystem {
   virtual ~FileSystem() = default;
   [[nodiscard]] virtual int Create(const std::string& path, std::unique_ptr<WritableFile>* file) = 0;           // empties one that is there
   [[nodiscard]] virtual int ReadSmall(const std::string& path, std::size_t bytes_max, std::string* bytes) = 0;  // EFBIG when larger
+  // Fills `into` from `offset` on; `read` is less than its size only where the file ends.
+  [[nodiscard]] virtual int ReadAt(const std::string& path, std::uint64_t offset, std::span<std::byte> into, std::size_t* read) = 0;
   [[nodiscard]] virtual int MakeFolder(const std::string& path) = 0;  // EEXIST when something is there
   [[nodiscard]] virtual int SyncFolder(const std::string& path) = 0;  // or a new name in it may vanish
   [[nodiscard]] virtual int Look(const std::string& path, FileFacts* facts) = 0;
@@ -55,6 +57,7 @@ class LocalFileSystem final : public FileSystem {
  public:
   int Create(const std::string& path, std::unique_ptr<WritableFile>* file) override;
   int ReadSmall(const std::string& path, std::size_t bytes_max, std::string* bytes) override;
+  int ReadAt(const std::string& path, std::uint64_t offset, std::span<std::byte> into, std::size_t* read) override;
   int MakeFolder(const std::string& path) override;
   int SyncFolder(const std::string& path) override;
   int Look(const std::string& path, FileFacts* facts) override;

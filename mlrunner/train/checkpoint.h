@@ -1,8 +1,10 @@
-// Checkpoints: the states of a model by name, whole logical tensors, and where in the data the training stood. They load at any number of
-// ranks, and a training that goes on from one at the same number of ranks gives the same bits as one that never stopped.
+// Checkpoints: the states of a model by name and logical slice, and where in the data the training stood. They load at any number of ranks,
+// and a training that goes on from one at the same number of ranks gives the same bits as one that never stopped.
 //
-// A checkpoint is one file (tensor_file.h), FOLDER/step-000000000120.safetensors, in a format that other tools read too. It is complete
-// or not there: it is written under a hidden name that no other writer has, synced, renamed, and the folder is synced.
+// A checkpoint is a file (tensor_file.h), FOLDER/step-000000000120.safetensors, in a format that other tools read too. What one rank writes
+// alone is all in it. Where several ranks write, each has a part file of its own (checkpoint_parts.h), and this one says which slice lies
+// where (checkpoint_index.h). It is complete or not there: when all parts are safe it is written under a hidden name that no other writer
+// has, synced, renamed, and the folder is synced.
 //
 //   step 100 ── 200 ── 300 ── 400     a training goes on from 200 (300 is damaged) or begins anew beside them (resume = false):
 //                └▶ 250               its first save sets aside what it does not stand on (300, 400; all of them), and then keeps the
@@ -28,7 +30,7 @@ struct Checkpoint {
   std::int64_t step = 0;  // steps that were made
   SamplePosition position;
   std::uint64_t seed = 0;
-  std::map<std::string, Tensor> tensors;
+  std::map<std::string, Tensor> tensors;  // whole
   // Not known (0, or no number) where an older version wrote it.
   std::uint64_t vocabulary = 0;                            // Samples::vocabulary_hash()
   std::uint64_t data = 0;                                  // Samples::content_hash() of what was learnt from
@@ -40,12 +42,20 @@ struct Checkpoint {
 struct CheckpointWriter {
   std::uint64_t run = 0;      // which training: the same in all formings of its gang, and no other's; 0: not known
   std::uint32_t forming = 0;  // of its gang: a later one has a larger number
+  std::int32_t rank = 0;      // in it
+};
+
+// A file of slices that one rank has written, in the folder of the checkpoint that will name it.
+struct CheckpointPart {
+  std::string file;               // its name; empty: that rank had none to write
+  std::uint64_t header_hash = 0;  // of what it says about itself
 };
 
 struct SaveOptions {
   std::int64_t keep = 1;
   std::int64_t stands_on = -1;  // the step of the last checkpoint that this training wrote, else of that which it began at; -1: of none
   std::uint32_t forming = 0;    // CheckpointWriter's
+  std::vector<CheckpointPart> parts;  // what lies outside of the checkpoint's own file, and is part of it
 };
 
 struct SavedCheckpoint {
@@ -56,15 +66,21 @@ struct SavedCheckpoint {
 // Makes the folder if it is missing. The new one stays, and with it the newest of those that the training stands on, `keep` together; older
 // ones are removed, only after this one is safe, and so is what killed saves left behind: earlier ones of this training, and any that
 // nobody has written to for an hour. Those that the training does not stand on, of steps above `stands_on`, were passed over or disowned:
-// they are renamed to aside-RUN-step-..., no longer looked for and never removed (a damaged one of the same step is replaced).
-// An error means that it is not safe (CKPT01, with the reason), and those that the training stands on are still there.
+// they are renamed to aside-RUN-step-..., no longer looked for and never removed (a damaged one of the same step is replaced). Parts stay
+// as long as a checkpoint that lies here names them, also one that was set aside.
+// An error means that it is not safe (CKPT01, with the reason; also where tensors and parts together leave a gap in a state or have
+// something twice), and those that the training stands on are still there.
 Result<SavedCheckpoint> SaveCheckpoint(storage::FileSystem& files, const std::string& folder, const Checkpoint& checkpoint,
                                        const SaveOptions& options);
+
+// Makes the folder if it is missing, with those above it (CKPT01).
+Status MakeCheckpointFolder(storage::FileSystem& files, const std::string& folder);
 
 // Makes the folder if it is missing, and tries whether a file can be made there: better before a training than after it (CKPT01).
 Status TryCheckpointFolder(storage::FileSystem& files, const std::string& folder, const CheckpointWriter& writer);
 
-// kDataLoss CKPT02: damaged, or no checkpoint. kVersionSkew CKPT05: one of another version of Ropewalk.
+// With all of its tensors; checkpoint_reader.h reads slices of them. kDataLoss CKPT02: damaged, or no checkpoint. kVersionSkew CKPT05: one
+// of another version of Ropewalk.
 Result<Checkpoint> LoadCheckpoint(storage::FileSystem& files, const std::string& path);
 
 // Where the checkpoint of `step` lies.

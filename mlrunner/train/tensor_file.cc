@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -21,7 +22,7 @@ using Json = nlohmann::json;
 using storage::IoError;
 using storage::QuotedPath;
 
-constexpr std::size_t kFileBytesMax = std::size_t{1} << 40;
+constexpr std::size_t kFileBytesMax = std::size_t{1} << 40, kHeaderBytesMax = std::size_t{1} << 28;
 constexpr const char* kMetadata = "__metadata__";
 constexpr std::string_view kNoChecksum = "0000000000000000";
 
@@ -40,10 +41,10 @@ Result<std::string> Header(const std::map<std::string, std::string>& metadata, c
   header[kMetadata]["checksum"] = std::string(kNoChecksum);
   std::size_t at = 0;
   for (const auto& [name, tensor] : tensors) {
-    const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& t) { return t.dtype == tensor.dtype; });
-    if (type == std::end(kTypes))
+    const std::string_view type = FileNameOf(tensor.dtype);
+    if (type.empty())
       return Status(Code::kInternal, "CKPT01", "state " + name + " is of a type that no file holds", "", "please report this");
-    header[name] = {{"dtype", std::string(type->name)}, {"shape", tensor.dims}, {"data_offsets", {at, at + tensor.bytes.size()}}};
+    header[name] = {{"dtype", std::string(type)}, {"shape", tensor.dims}, {"data_offsets", {at, at + tensor.bytes.size()}}};
     at += tensor.bytes.size();
   }
   std::string text = header.dump();
@@ -76,15 +77,14 @@ Result<Tensor> TensorIn(const Json& entry, std::string_view bytes, const std::st
   if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets"))
     return bad("type, shape or place is missing");
   const Json &dtype = entry["dtype"], &shape = entry["shape"], &offsets = entry["data_offsets"];
-  const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                  [&](const TypeName& t) { return dtype.is_string() && dtype.get_ref<const std::string&>() == t.name; });
-  if (type == std::end(kTypes)) return bad("a type that is not known");
+  const std::optional<Dtype> type = DtypeOfFile(dtype.is_string() ? dtype.get_ref<const std::string&>() : std::string());
+  if (!type) return bad("a type that is not known");
   auto is_size = [](const Json& value) { return value.is_number_unsigned(); };
   if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), is_size)) return bad("a shape that is none");
   if (!offsets.is_array() || offsets.size() != 2 || !is_size(offsets[0]) || !is_size(offsets[1])) return bad("a place that is none");
   auto begin = offsets[0].get<std::uint64_t>(), end = offsets[1].get<std::uint64_t>();
-  std::uint64_t expected = SizeOf(type->dtype);
-  Tensor tensor{type->dtype, {}, {}};
+  std::uint64_t expected = SizeOf(*type);
+  Tensor tensor{*type, {}, {}};
   for (const Json& size : shape) {
     tensor.dims.push_back(static_cast<std::int64_t>(size.get<std::uint64_t>()));
     if (__builtin_mul_overflow(expected, size.get<std::uint64_t>(), &expected)) return bad("a shape that no file can hold");
@@ -95,14 +95,23 @@ Result<Tensor> TensorIn(const Json& entry, std::string_view bytes, const std::st
   return tensor;
 }
 
-Result<TensorFile> Parse(const std::string& header, std::string_view bytes, const std::string& path) {
+Result<Json> ParseHeader(const std::string& header, const std::string& path) {
   Json json = Json::parse(header, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains(kMetadata) || !json[kMetadata].is_object())
-    return DamagedTensorFile(path, "its header is no JSON object with __metadata__");
-  TensorFile file;
-  for (const auto& [name, text] : json[kMetadata].items()) {
-    if (text.is_string()) file.metadata[name] = text.get<std::string>();
+  if (json.is_object() && json.contains(kMetadata) && json[kMetadata].is_object()) return json;
+  return DamagedTensorFile(path, "its header is no JSON object with __metadata__");
+}
+
+std::map<std::string, std::string> MetadataIn(const Json& header) {
+  std::map<std::string, std::string> metadata;
+  for (const auto& [name, text] : header[kMetadata].items()) {
+    if (text.is_string()) metadata[name] = text.get<std::string>();
   }
+  return metadata;
+}
+
+Result<TensorFile> Parse(const std::string& header, std::string_view bytes, const std::string& path) {
+  ASSIGN_OR_RETURN(const Json json, ParseHeader(header, path));
+  TensorFile file{MetadataIn(json), {}};
   for (const auto& [name, entry] : json.items()) {
     if (name == kMetadata) continue;
     ASSIGN_OR_RETURN(file.tensors[name], TensorIn(entry, bytes, name, path));
@@ -111,6 +120,17 @@ Result<TensorFile> Parse(const std::string& header, std::string_view bytes, cons
 }
 
 }  // namespace
+
+std::string_view FileNameOf(Dtype dtype) {
+  const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& t) { return t.dtype == dtype; });
+  return type == std::end(kTypes) ? std::string_view() : type->name;
+}
+
+std::optional<Dtype> DtypeOfFile(std::string_view name) {
+  const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& t) { return t.name == name; });
+  if (type == std::end(kTypes)) return {};
+  return type->dtype;
+}
 
 Status TensorFileError(int error, const std::string& path, const char* what) {
   if (error == 0) return {};
@@ -122,8 +142,8 @@ Status DamagedTensorFile(const std::string& path, const std::string& why) {
   return Status(Code::kDataLoss, "CKPT02", QuotedPath(path) + " is no whole checkpoint", why, "remove it; an older one is used then");
 }
 
-Status WriteTensorFile(storage::FileSystem& files, const std::string& path, const std::map<std::string, std::string>& metadata,
-                       const std::map<std::string, Tensor>& tensors) {
+Result<std::uint64_t> WriteTensorFile(storage::FileSystem& files, const std::string& path,
+                                      const std::map<std::string, std::string>& metadata, const std::map<std::string, Tensor>& tensors) {
   ASSIGN_OR_RETURN(std::string header, Header(metadata, tensors));
   Hash hash;
   hash.Add(AsBytes(header));
@@ -138,7 +158,30 @@ Status WriteTensorFile(storage::FileSystem& files, const std::string& path, cons
     RETURN_IF_ERROR(TensorFileError(file->Append(AsBytes(part)), path, "write"));
   for (const auto& [name, tensor] : tensors) RETURN_IF_ERROR(TensorFileError(file->Append(tensor.bytes), path, "write"));
   RETURN_IF_ERROR(TensorFileError(file->Sync(), path, "sync"));
-  return TensorFileError(file->Close(), path, "close");
+  RETURN_IF_ERROR(TensorFileError(file->Close(), path, "close"));
+  return Checksum64(header);
+}
+
+Result<TensorFileHeader> ReadTensorFileHeader(storage::FileSystem& files, const std::string& path) {
+  TensorFileHeader header;
+  // What the file holds of so many bytes from `offset` on.
+  auto read = [&](std::uint64_t offset, std::size_t bytes, std::string* text) -> Status {
+    text->resize(bytes);
+    std::size_t count = 0;
+    if (int error = files.ReadAt(path, offset, std::as_writable_bytes(std::span(*text)), &count); error != 0)
+      return IoError(error, "CKPT02", "cannot read the checkpoint " + QuotedPath(path));
+    return count == bytes ? Status() : DamagedTensorFile(path, fmt::format("it ends after {} bytes", offset + count));
+  };
+  std::string text;
+  RETURN_IF_ERROR(read(0, sizeof(std::uint64_t), &text));
+  const auto header_bytes = ByteReader(text).Fixed<std::uint64_t>();
+  if (header_bytes > kHeaderBytesMax) return DamagedTensorFile(path, fmt::format("a header of {} bytes", header_bytes));
+  RETURN_IF_ERROR(read(sizeof header_bytes, header_bytes, &text));
+  header.hash = Checksum64(text);
+  header.data_begins = sizeof header_bytes + header_bytes;
+  ASSIGN_OR_RETURN(const Json json, ParseHeader(text, path));
+  header.metadata = MetadataIn(json);
+  return header;
 }
 
 Result<TensorFile> ReadTensorFile(storage::FileSystem& files, const std::string& path) {

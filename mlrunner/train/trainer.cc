@@ -22,6 +22,8 @@
 #include "mlrunner/gpu/kernels.h"
 #include "mlrunner/graph/optimizers.h"
 #include "mlrunner/train/checkpoint.h"
+#include "mlrunner/train/checkpoint_parts.h"
+#include "mlrunner/train/checkpoint_reader.h"
 #include "mlrunner/train/schedule.h"
 #include "mlrunner/train/step_graph.h"
 #include "storage/io_error.h"
@@ -137,10 +139,10 @@ class Rank {
     steps_in_all_ = StepsInAll();
     ASSIGN_OR_RETURN(graph_, StepGraph(job_, *data_.training, gang_.ranks()));
     RETURN_IF_ERROR(CanBeHeld());
+    RETURN_IF_ERROR(DivideStates());
     RETURN_IF_ERROR(Meet());
     // Where nothing is left to do nothing will be written: such a folder may be of others, and only read.
-    const bool will_save = !job_.checkpoint.folder.empty() && gang_.rank() == 0 && !IsOver();
-    if (will_save) RETURN_IF_ERROR(TryCheckpointFolder(*files_, job_.checkpoint.folder, {hooks_.run, gang_.epoch()}));
+    if (!job_.checkpoint.folder.empty() && !IsOver()) RETURN_IF_ERROR(TryFolder());
     Status status = Connected();
     // The others must not wait for a rank that has given up.
     if (!status.ok() && ranks_ != nullptr) ranks_->Abort(status);
@@ -193,6 +195,26 @@ class Rank {
                   "take a smaller model or fewer steps, or `ropewalk train` with [checkpoint], which writes the parameters into files");
   }
 
+  // What a checkpoint holds, and which rank writes which slice of it.
+  Status DivideStates() {
+    for (const StateInfo& state : graph_.states) {
+      if (IsKept(state)) kept_.push_back({state.name, state.type.dtype, Evaluate(state.logical, {rows_}), state.sharding});
+    }
+    ASSIGN_OR_RETURN(writers_, WritersOf(kept_, graph_.mesh, gang_.ranks(), hooks_.spread_bytes));
+    together_ = std::any_of(writers_.begin() + 1, writers_.end(), [](const auto& slices) { return !slices.empty(); });
+    return {};
+  }
+
+  Status TryFolder() {
+    const CheckpointWriter writer{.run = hooks_.run, .forming = gang_.epoch(), .rank = gang_.rank()};
+    if (together_) return TryFolderTogether(*files_, job_.checkpoint.folder, writer, Exchanging());
+    return gang_.rank() == 0 ? TryCheckpointFolder(*files_, job_.checkpoint.folder, writer) : Status();
+  }
+
+  ExchangeBytes Exchanging() {
+    return [this](std::string mine) { return gang_.Exchange(std::move(mine)); };
+  }
+
   // Do all ranks train the same, and from where? Rank 0 says which checkpoint it is.
   Status Meet() {
     Hello mine;
@@ -202,14 +224,13 @@ class Rank {
     mine.data = HashCombine(training_hash_, data_.held_out == nullptr ? 0 : data_.held_out->content_hash());
     mine.machine = gang_.machine();
     std::vector<Status> passed_over;
-    Checkpoint checkpoint;
-    checkpoint.step = -1;
+    std::unique_ptr<CheckpointReader> newest;
     // One that shall not begin at what it finds goes on from what earlier formings of its own gang have written all the same.
     const bool of_any = job_.checkpoint.resume, of_its_own = gang_.epoch() > 0 && hooks_.run != 0;
     if (!job_.checkpoint.folder.empty() && (of_any || of_its_own) && gang_.rank() == 0) {
-      ASSIGN_OR_RETURN(checkpoint, LoadNewestCheckpoint(*files_, job_.checkpoint.folder, &passed_over, of_any ? 0 : hooks_.run));
+      ASSIGN_OR_RETURN(newest, OpenNewestCheckpoint(*files_, job_.checkpoint.folder, &passed_over, of_any ? 0 : hooks_.run));
       for (const Status& status : passed_over) Warn(fmt::format("passed over: {} ({})", status.what(), status.why()));
-      mine.resume_from = checkpoint.step;
+      if (newest != nullptr) mine.resume_from = newest->about().step;
     }
     ASSIGN_OR_RETURN(std::vector<std::string> all, gang_.Exchange(Encode(mine)));
     std::vector<Hello> hellos;
@@ -228,25 +249,24 @@ class Rank {
     place_ = static_cast<std::int32_t>(
         std::count_if(hellos.begin(), hellos.begin() + gang_.rank(), [&](const Hello& h) { return h.machine == mine.machine; }));
     if (hellos[0].resume_from < 0) return {};
-    if (gang_.rank() != 0) {
-      const std::string path = CheckpointPath(job_.checkpoint.folder, hellos[0].resume_from);
-      auto loaded = LoadCheckpoint(*files_, path);
-      if (!loaded.ok())
-        return Status(loaded.status().code(), "CKPT04",  // a disk that fails for once is no mistake of the job
-                      fmt::format("rank {} on {} cannot read the checkpoint that rank 0 on {} goes on from", gang_.rank(), mine.machine,
-                                  hellos[0].machine),
-                      loaded.status().what() + ": " + loaded.status().why(), "let checkpoint.folder be a folder that all machines share");
-      checkpoint = *std::move(loaded);
-    }
-    return Resume(std::move(checkpoint));
+    if (gang_.rank() == 0) return Resume(*newest);
+    const Status status = ResumeFrom(CheckpointPath(job_.checkpoint.folder, hellos[0].resume_from));
+    if (status.ok() || status.tag() == "CKPT03") return status;
+    return Status(status.code(), "CKPT04",  // a disk that fails for once is no mistake of the job
+                  fmt::format("rank {} on {} cannot read the checkpoint that rank 0 on {} goes on from", gang_.rank(), mine.machine,
+                              hellos[0].machine),
+                  status.what() + ": " + status.why(), "let checkpoint.folder be a folder that all machines share");
   }
 
-  Status Resume(Checkpoint checkpoint) {
-    auto misfit = [&](const std::string& why) {
-      return Status(Code::kUserError, "CKPT03",
-                    fmt::format("the checkpoint of step {} in \"{}\" does not fit the job", checkpoint.step, job_.checkpoint.folder), why,
-                    "train with the job that wrote it, name another checkpoint.folder, or set checkpoint.resume = false");
-    };
+  Status ResumeFrom(const std::string& path) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(*files_, path));
+    return Resume(*reader);
+  }
+
+  // Takes this rank's slices of all states, and the place in the data.
+  Status Resume(const CheckpointReader& reader) {
+    const Checkpoint& checkpoint = reader.about();
+    auto misfit = [&](const std::string& why) { return CheckpointMisfit(reader.path(), why); };
     if (checkpoint.seed != job_.seed) return misfit(fmt::format("its train.seed was {} and is {} now", checkpoint.seed, job_.seed));
     const std::uint64_t vocabulary = data_.training->vocabulary_hash();
     if (checkpoint.vocabulary != 0 && vocabulary != 0 && checkpoint.vocabulary != vocabulary)
@@ -257,20 +277,13 @@ class Rank {
       return misfit("it has learnt from other samples than those that there are now, or from the same in another order");
     if (checkpoint.position.offset > samples_)
       return misfit(fmt::format("it had taken {} samples of an epoch, and there are {} now", checkpoint.position.offset, samples_));
-    std::size_t kept = 0;
-    for (const StateInfo& state : graph_.states) {
-      if (!IsKept(state)) continue;
-      ++kept;
-      auto found = checkpoint.tensors.find(state.name);
-      if (found == checkpoint.tensors.end()) return misfit("it has no state " + state.name);
-      Dims dims = Evaluate(state.type.shape, {rows_});
-      if (found->second.dims != dims || found->second.dtype != state.type.dtype)
-        return misfit(fmt::format("state {} is {} {} there and {} {} here", state.name, ToString(found->second.dims),
-                                  Name(found->second.dtype), ToString(dims), Name(state.type.dtype)));
+    for (const LogicalState& state : kept_) {
+      const Slice slice = SliceOf(state.dims, state.sharding, graph_.mesh, gang_.rank());
+      ASSIGN_OR_RETURN(Tensor tensor, reader.Read(state.name, state.dtype, state.dims, slice));
+      states_.Set(state.name, std::move(tensor));
     }
-    if (kept != checkpoint.tensors.size())
-      return misfit(fmt::format("it holds {} states, and the job has {}", checkpoint.tensors.size(), kept));
-    for (auto& [name, tensor] : checkpoint.tensors) states_.Set(name, std::move(tensor));
+    if (const std::size_t held = reader.index().tensors.size(); held != kept_.size())
+      return misfit(fmt::format("it holds {} states, and the job has {}", held, kept_.size()));
     step_ = saved_ = checkpoint.step;
     position_ = checkpoint.position;
     steps_in_all_ = StepsInAll();
@@ -461,31 +474,51 @@ class Rank {
     return std::all_of(values.data.begin(), values.data.end(), [](double value) { return std::isfinite(value); });
   }
 
-  // After `steps` steps. Rank 0 writes; the others have the same.
+  // The slices that this rank writes. A loss that is a number can still have spoilt a parameter: then there is no checkpoint of it, and the
+  // one before is the good one.
+  Result<std::vector<StateSlice>> WrittenHere(std::int64_t steps) const {
+    std::vector<StateSlice> slices;
+    for (const WrittenSlice& written : writers_[static_cast<std::size_t>(gang_.rank())]) {
+      const LogicalState& state = kept_[written.state];
+      Tensor tensor = states_.Get(state.name);
+      if (tensor.bytes.empty()) continue;  // nothing was trained yet
+      if (mlrunner::IsFloat(state.dtype) && !IsFinite(state.name))
+        return NoNumber(steps - 1, fmt::format("state {} holds what is no number", state.name), "so it is not checkpointed");
+      slices.push_back({state.name, state.dims, written.slice, std::move(tensor)});
+    }
+    return slices;
+  }
+
+  // After `steps` steps. Where rank 0 holds all that is to be written it does so alone, into one file.
   Status Save(std::int64_t steps) {
-    if (job_.checkpoint.folder.empty() || gang_.rank() != 0) return {};
-    const Samples& samples = *data_.training;
+    if (job_.checkpoint.folder.empty()) return {};
+    if (!together_ && gang_.rank() != 0) {
+      saved_ = steps;
+      return {};
+    }
     Checkpoint checkpoint{.step = steps,
                           .position = position_,
                           .seed = job_.seed,
                           .tensors = {},
-                          .vocabulary = samples.vocabulary_hash(),
+                          .vocabulary = data_.training->vocabulary_hash(),
                           .data = training_hash_,
                           .samples = samples_,
                           .run = hooks_.run,
                           .loss = summary_.loss};
-    for (const StateInfo& state : graph_.states) {
-      if (!IsKept(state)) continue;
-      Tensor tensor = states_.Get(state.name);
-      if (tensor.bytes.empty()) continue;  // nothing was trained yet
-      // A loss that is a number can still have spoilt a parameter: then the checkpoint before this one is the good one.
-      if (mlrunner::IsFloat(state.type.dtype) && !IsFinite(state.name))
-        return NoNumber(steps - 1, fmt::format("state {} holds what is no number", state.name), "so it is not checkpointed");
-      checkpoint.tensors[state.name] = std::move(tensor);
-    }
-    if (checkpoint.tensors.empty()) return {};
     const SaveOptions options{.keep = job_.checkpoint.keep, .stands_on = saved_, .forming = gang_.epoch()};
-    ASSIGN_OR_RETURN(const SavedCheckpoint saved, SaveCheckpoint(*files_, job_.checkpoint.folder, checkpoint, options));
+    auto mine = WrittenHere(steps);
+    Result<SavedCheckpoint> result = SavedCheckpoint{};
+    if (together_) {
+      result = SaveTogether(*files_, job_.checkpoint.folder, checkpoint, std::move(mine), gang_.rank(), options, Exchanging());
+    } else {
+      RETURN_IF_ERROR(mine.status());
+      for (StateSlice& slice : *mine) checkpoint.tensors[slice.name] = std::move(slice.tensor);
+      if (checkpoint.tensors.empty()) return {};
+      result = SaveCheckpoint(*files_, job_.checkpoint.folder, checkpoint, options);
+    }
+    ASSIGN_OR_RETURN(const SavedCheckpoint saved, std::move(result));
+    saved_ = steps;
+    if (gang_.rank() != 0) return {};
     if (const std::size_t count = saved.aside.size(); count > 0) {
       const std::string newest = storage::QuotedPath(saved.aside[0]);
       Warn(count == 1
@@ -493,7 +526,6 @@ class Rank {
                : fmt::format("{} checkpoints that this training does not go on from were set aside, the newest as {}", count, newest));
     }
     if (!saved.left.ok()) Warn(fmt::format("{} ({})", saved.left.what(), saved.left.why()));
-    saved_ = steps;
     gang_.Reached(static_cast<std::uint64_t>(steps));
     return {};
   }
@@ -552,6 +584,9 @@ class Rank {
   std::int32_t place_ = 0;  // of this rank among them
   Graph graph_;
   StateStore states_;
+  std::vector<LogicalState> kept_;                  // in checkpoints
+  std::vector<std::vector<WrittenSlice>> writers_;  // by rank: what it writes of them
+  bool together_ = false;                           // other ranks than 0 write too
   std::int64_t step_ = 0, steps_in_all_ = 0;
   std::uint64_t training_hash_ = 0;
   std::int64_t saved_ = -1;  // the step of the newest checkpoint that this training stands on; -1: none

@@ -37,6 +37,8 @@ struct TrainHooks {
   std::vector<OpTime>* times = nullptr;       // of the last step; their ops are gone when TrainRank returns
   std::function<void(KernelTable*)> kernels;  // puts others in the places of the trainer's
   storage::FileSystem* files = nullptr;       // for checkpoints; null: this machine's
+  // A checkpoint of so many bytes and more is written by all ranks, each its part of the states; a smaller one by rank 0 into one file.
+  std::uint64_t spread_bytes = std::uint64_t{64} << 20;
   // RunOf() of the job. 0: not known; with checkpoint.resume = false each forming of the gang begins anew then.
   std::uint64_t run = 0;
   // Null: Communicator::Connect.

@@ -92,6 +92,7 @@ TEST_F(TextSinkTest, AnErrorOfTheFileIsKept) {
       return 0;
     }
     int ReadSmall(const std::string&, std::size_t, std::string*) override { return ENOENT; }
+    int ReadAt(const std::string&, std::uint64_t, std::span<std::byte>, std::size_t*) override { return ENOENT; }
     int MakeFolder(const std::string&) override { return 0; }
     int SyncFolder(const std::string&) override { return 0; }
     int Look(const std::string&, storage::FileFacts*) override { return ENOENT; }

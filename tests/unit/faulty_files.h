@@ -37,6 +37,9 @@ class FaultyFiles final : public FileSystem {
   int ReadSmall(const std::string& path, std::size_t most, std::string* bytes) override {
     return Pass([&] { return local_.ReadSmall(path, most, bytes); });
   }
+  int ReadAt(const std::string& path, std::uint64_t offset, std::span<std::byte> into, std::size_t* read) override {
+    return Pass([&] { return local_.ReadAt(path, offset, into, read); });
+  }
   int MakeFolder(const std::string& path) override {
     return Pass([&] { return local_.MakeFolder(path); });
   }

@@ -184,13 +184,13 @@ TEST(Checkpoint, OneOfAnotherVersionIsRefused) {
   LocalFileSystem files;
   ASSERT_TRUE(Save(files, folder.path(), Make(100), -1, 9).ok());
   const std::string path = CheckpointPath(folder.path(), 200);
-  ASSERT_TRUE(WriteTensorFile(files, path, {{"format", "ropewalk-checkpoint-2"}, {"where", "elsewhere"}}, Make(200).tensors).ok());
+  ASSERT_TRUE(WriteTensorFile(files, path, {{"format", "ropewalk-checkpoint-3"}, {"where", "elsewhere"}}, Make(200).tensors).ok());
   std::vector<Status> passed_over;
   for (const Status& status : {LoadCheckpoint(files, path).status(), LoadNewestCheckpoint(files, folder.path(), &passed_over).status()}) {
     EXPECT_EQ(status.code(), Code::kVersionSkew) << status.ToString();
     EXPECT_EQ(status.tag(), "CKPT05");
     EXPECT_NE(status.what().find(path), std::string::npos) << status.ToString();
-    EXPECT_NE(status.why().find("\"ropewalk-checkpoint-2\", and this version reads \"ropewalk-checkpoint-1\""), std::string::npos)
+    EXPECT_NE(status.why().find("\"ropewalk-checkpoint-3\", and this version reads \"ropewalk-checkpoint-1\""), std::string::npos)
         << status.ToString();
   }
   EXPECT_TRUE(passed_over.empty());

@@ -213,6 +213,7 @@ struct RunOptions {
   std::function<void(ThreadGang& gang, std::int64_t step)> on_step;  // on the rank's thread
   std::uint64_t run = 0;                                             // TrainHooks::run
   std::uint32_t epoch = 0;                                           // of the gang
+  bool together = false;                                             // checkpoints are written by all ranks, however small
   std::function<Result<DataSet>(ThreadGang& gang)> load;
 };
 
@@ -228,6 +229,7 @@ inline std::vector<RankResult> TrainOnThreads(const TrainJob& job, std::int32_t 
       TrainHooks hooks;
       hooks.files = options.files;
       hooks.run = options.run;
+      if (options.together) hooks.spread_bytes = 0;
       if (options.load) hooks.load = [&] { return options.load(gang); };
       std::vector<OpTime> times;
       hooks.times = &times;
