@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "base/home_process.h"
@@ -29,6 +30,8 @@ namespace {
 
 // A process that is well answers at once, also on a busy machine.
 constexpr std::int64_t kAnswerMsMax = 3'000;
+// Between two questions what a rank is at: whoever gets on shows it, and a driver that sleeps has looked again.
+constexpr std::chrono::milliseconds kBetweenQuestions{150};
 
 // A child that the program forked has left the function that forked it. It has no thread that could be joined, and nothing to say to the
 // peers: its parent goes on.
@@ -67,12 +70,14 @@ class Connected : public Communicator {
         options_.algorithms);
     engine_ = std::make_unique<Engine>(
         rank(), ranks(), options_.credit_bytes, transport_.get(), one_sided_.get(), cache_.get(), [this](const Status& why) { Abort(why); },
-        Engine::Timeout{.ms = options_.timeout_ms, .verdict = [this](const Engine::Stall& stall) { return StatusOf(stall); }});
+        Engine::Timeout{.ms = options_.timeout_ms,
+                        .verdict = [this](const Engine::Stall& stall) { return StatusOf(stall); },
+                        .listen = [this](const Engine::Stall& stall, std::int64_t since_ms) { return Listen(stall, since_ms); }});
     std::lock_guard lock(links_mutex_);
-    links_ = std::make_unique<Links>(rank(), std::move(mesh.links),
+    links_ = std::make_unique<Links>(rank(), std::move(mesh.links), options_.connect_ms_max,
                                      Links::Events{.on_failed = [this](const Status& why) { Abort(why); },
                                                    .on_left = [this](std::int32_t peer) { transport_->SetLeft(peer); },
-                                                   .here = [this] { return SayHere(); },
+                                                   .activity = [this] { return SayHere(); },
                                                    .on_over = [this](std::int32_t peer) { CancelJoining(peer); }});
   }
 
@@ -122,7 +127,10 @@ class Connected : public Communicator {
   void Free(char* memory) override { transport_->Free(memory); }
 
   Result<Window> MakeWindow(std::size_t bytes) override {
-    Result<std::int32_t> made = one_sided_->AddWindow(bytes);
+    Result<std::int32_t> made = [&] {
+      const Engine::Preparing prepares(engine_.get());  // a long window takes a while
+      return one_sided_->AddWindow(bytes);
+    }();
     engine_->ServePeers();
     // A rank without room says so to all: what one cannot have is made on none, or the numbers of later windows would differ.
     std::fill(places_.begin(), places_.end(), OneSided::Place{});
@@ -193,11 +201,11 @@ class Connected : public Communicator {
                                                      .is_told = true});
   }
 
-  Here SayHere() const {
-    const std::int64_t worked_at_ms = worked_at_ms_.load(std::memory_order_relaxed);
-    return {.waits = engine_->IsWaitedFor(),
-            .worked_ms_ago =
-                worked_at_ms < 0 ? Here::kNever : static_cast<std::uint64_t>(std::max<std::int64_t>(MonotonicMs() - worked_at_ms, 0))};
+  Activity SayHere() const {
+    Activity here = engine_->activity();
+    if (const std::int64_t worked_at_ms = worked_at_ms_.load(std::memory_order_relaxed); worked_at_ms >= 0)
+      here.worked_ms_ago = static_cast<std::uint64_t>(std::max<std::int64_t>(MonotonicMs() - worked_at_ms, 0));
+    return here;
   }
 
   // Ranks of a group have numbers of their own: what is said of them says whose they are, once.
@@ -238,41 +246,60 @@ class Connected : public Communicator {
   // A blocking call: gives `mine` to the ranks of `to`, and returns what each rank gave to this one, by rank.
   Result<std::vector<std::string>> Pass(const std::string& mine, std::span<const std::int32_t> to);
 
-  // Who is to blame for it, as far as the ranks themselves can say: one whose process stands still, else one whose program is in no call,
-  // else one that this rank waits for.
+  Links* links() {
+    std::lock_guard lock(links_mutex_);
+    return links_.get();  // there as long as a call is
+  }
+
+  // Fails when a rank has not answered for too long.
+  Status Listen(const Engine::Stall& stall, std::int64_t since_ms) {
+    if (options_.silence_ms <= 0) return {};
+    const std::vector<std::int64_t> silent_ms = links()->Listen(since_ms);
+    std::vector<std::int32_t> silent;
+    for (std::int32_t peer = 0; peer < ranks(); ++peer)
+      if (silent_ms[peer] >= options_.silence_ms) silent.push_back(peer);
+    if (silent.empty()) return {};
+    return IsWaitedFor(stall, silent, Code::kUnavailable, kIsSilent,
+                       "look at that process; where one may be stopped for longer (in a debugger), raise silence_ms");
+  }
+
+  // Who is to blame for it, as far as the ranks themselves can say: one whose process stands still, else one that this rank waits for and
+  // that is at no call. Otherwise nobody is, while the calls of any rank get on; at last one that is at no call, else one that this rank
+  // waits for.
   Status StatusOf(const Engine::Stall& stall) {
-    Links* links;
-    {
-      std::lock_guard lock(links_mutex_);
-      links = links_.get();  // there as long as a call is
-    }
+    const std::vector<std::optional<Activity>> before = links()->Ask(kAnswerMsMax);
+    const bool all_are_there = std::all_of(before.begin(), before.end(), [](const auto& answer) { return answer.has_value(); });
+    if (all_are_there) std::this_thread::sleep_for(kBetweenQuestions);
+    const std::vector<std::optional<Activity>> answers = all_are_there ? links()->Ask(kAnswerMsMax) : before;
     std::vector<std::int32_t> silent, elsewhere;
-    bool somebody_works = false;
-    const std::vector<std::optional<Here>> answers = links->Ask(kAnswerMsMax);
+    bool any_gets_on = false;
     for (std::int32_t peer = 0; peer < ranks(); ++peer) {
       if (peer == rank()) continue;
-      const std::optional<Here>& here = answers[peer];
-      const bool works = here.has_value() && here->worked_ms_ago < static_cast<std::uint64_t>(options_.timeout_ms);
-      if (!here.has_value()) silent.push_back(peer);
-      if (here.has_value() && !here->waits && !works) elsewhere.push_back(peer);
-      somebody_works = somebody_works || (works && !here->waits);
+      if (!answers[peer].has_value()) {
+        silent.push_back(peer);
+        continue;
+      }
+      const Activity& now = *answers[peer];
+      const bool works = !now.waits && now.worked_ms_ago < static_cast<std::uint64_t>(options_.timeout_ms);
+      const bool gets_on = works || GetsOn(*before[peer], now);
+      any_gets_on = any_gets_on || gets_on;
+      if (!now.waits && !gets_on) elsewhere.push_back(peer);
     }
-    // The others may wait for it as this rank does.
-    if (silent.empty() && elsewhere.empty() && somebody_works) return {};
-    std::vector<std::int32_t> blamed = stall.ranks;
-    std::string why = "they wait in calls, too: of other ranks, or in another order";
-    Code code = Code::kDeadlineExceeded;  // of the programs: formed anew, they would come to the same place
-    if (!silent.empty()) {
-      blamed = silent;
-      code = Code::kUnavailable;
-      why = "its process does not answer: it is stopped, or its machine hangs";
-    } else if (!elsewhere.empty()) {
-      auto is_missed = [&](std::int32_t peer) { return std::find(stall.ranks.begin(), stall.ranks.end(), peer) != stall.ranks.end(); };
-      if (std::any_of(elsewhere.begin(), elsewhere.end(), is_missed))
-        std::erase_if(elsewhere, [&](std::int32_t peer) { return !is_missed(peer); });
-      blamed = elsewhere;
-      why = "its program is in no call: it computes, waits for something else, or has forgotten this call";
-    }
+    const char* fix = "look at that rank; if it may take so long, raise the time-out (timeout_ms; of a training: train.timeout)";
+    if (!silent.empty()) return IsWaitedFor(stall, silent, Code::kUnavailable, kIsSilent, fix);
+    auto is_missed = [&](std::int32_t peer) { return std::find(stall.ranks.begin(), stall.ranks.end(), peer) != stall.ranks.end(); };
+    const bool any_is_missed = std::any_of(elsewhere.begin(), elsewhere.end(), is_missed);
+    if (any_is_missed) std::erase_if(elsewhere, [&](std::int32_t peer) { return !is_missed(peer); });
+    if (any_gets_on && !any_is_missed) return {};
+    // Of the programs, both: formed anew, they would come to the same place.
+    if (!elsewhere.empty())
+      return IsWaitedFor(stall, elsewhere, Code::kDeadlineExceeded,
+                         "its program is in no call: it computes, waits for something else, or has forgotten this call", fix);
+    return IsWaitedFor(stall, stall.ranks, Code::kDeadlineExceeded, "they wait in calls, too: of other ranks, or in another order", fix);
+  }
+
+  Status IsWaitedFor(const Engine::Stall& stall, const std::vector<std::int32_t>& blamed, Code code, const char* why,
+                     const char* fix) const {
     std::string names;
     for (std::int32_t peer : blamed) names += (names.empty() ? "" : ", ") + ("rank " + std::to_string(peer));
     if (names.empty()) names = "the library";
@@ -280,7 +307,7 @@ class Connected : public Communicator {
                   names + (blamed.size() > 1 ? " are" : " is") + " waited for: rank " + std::to_string(rank()) + " has been at " +
                       (stall.call.fingerprint == 0 ? "its last orders" : Describe(stall.call)) + " for " + std::to_string(stall.waited_ms) +
                       " ms" + (stall.has_begun ? "" : ", which has not begun"),
-                  why, "look at that rank; if it may take so long, raise the time-out (timeout_ms; of a training: train.timeout)");
+                  why, fix);
   }
 
   // An instance that is bound to the call's memory.
@@ -361,6 +388,8 @@ class Connected : public Communicator {
     const std::int64_t vectors = call.collective == Collective::kAllToAll ? ranks() : 1;
     return vectors * call.count * static_cast<std::int64_t>(SizeOf(call.dtype));
   }
+
+  static constexpr const char* kIsSilent = "its process does not answer: it is stopped, or its machine hangs";
 
   // What all ranks must agree on: a count that is only room is a rank's own affair.
   static std::int64_t CountOf(const CollectiveCall& call) { return LearnsCounts(call.collective) ? 0 : call.count; }

@@ -37,9 +37,10 @@
 // lies side by side in the order of ranks (NeighborExchange: of the list). Buffers that share memory in any other way are refused (COLL10),
 // and what is unused may be null.
 //
-// A call whose ranks do not all come is waited for no longer than timeout_ms; then all ranks fail with a status that names the ranks that
-// are waited for and the call (COLL28). Where a process does not answer that is kUnavailable, and a gang is formed anew; where programs do
-// not come it is kDeadlineExceeded, for they would not come the next time either.
+// A call whose ranks do not all come is waited for no longer than timeout_ms, and no longer than silence_ms where a process does not
+// answer; then all ranks fail with a status that names the ranks that are waited for and the call (COLL28). Where a process does not answer
+// that is kUnavailable, and a gang is formed anew; where programs do not come it is kDeadlineExceeded, for they would not come the next
+// time either.
 //
 // When a rank dies, leaves or fails, or Abort() is called, all waiting and all later calls of the others fail with a status that names it
 // (COLL20, kUnavailable); then the communicator is of no more use. A new one of the same ranks needs a new epoch; those that are left can
@@ -115,10 +116,14 @@ struct CommunicatorOptions {
   // How many bytes of submitted calls may be on their way before less urgent ones wait. Rank 0's counts.
   std::int64_t credit_bytes = std::int64_t{16} << 20;
   std::int32_t connect_ms_max = 30'000;
-  // How long a rank waits in Run(), Wait() or MakeWindow() while none of its calls gets on; 0: for ever. Time in which this process itself
-  // is stopped does not count. Where one rank may compute for longer than this while the others wait for it, give more, or let it say now
-  // and then that it gets on (Working).
+  // How long a rank waits in Run(), Wait() or MakeWindow() while neither any of its calls nor a rank that is in one gets on: each step that
+  // is done counts, each byte of a message that moves, and a long sum or copy (but for relaxed windows of others, and for what a library
+  // does in native steps, which nobody sees). 0: for ever. Time in which this process itself is stopped does not count. Where one rank may
+  // compute for longer than this while the others wait for it, give more, or let it say now and then that it gets on (Working).
   std::int64_t timeout_ms = 30 * 60'000;
+  // How long the process of another rank may say nothing while this one waits: one that is stopped, or whose machine hangs, is not waited
+  // for any longer. One that computes answers all the time. 0: for ever, for ranks that are looked at in a debugger.
+  std::int64_t silence_ms = 7'000;
   bool checksum_payload = false;  // TCP
   // Runs the steps of plans that are a library's own (algorithm "native"); without one such calls are refused (COLL12). It must outlive the
   // communicator.

@@ -1,4 +1,5 @@
-// A wire between two ranks on which one bit of each connection flips: the higher rank connects to it, and it to the lower one.
+// A wire between two ranks on which one bit of each connection flips, or that is slow, or breaks off: the higher rank connects to it, and
+// it to the lower one.
 //
 // Thread rule: one thread makes and destroys it; it has one of its own.
 #pragma once
@@ -11,7 +12,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -31,11 +34,19 @@ struct Flip {
   std::size_t at_byte = 0;
   int bit = 0;
 };
+inline constexpr std::size_t kNever = std::size_t{1} << 40;
+inline constexpr Flip kNoFlip{.at_byte = kNever};
+
+struct Pace {
+  std::size_t bytes_per_turn = std::size_t{1} << 16;  // of each way
+  std::int64_t turn_ms = 0;
+  std::size_t stops_at_byte = kNever;  // of each way; from then on nothing passes, and nobody is told
+};
 
 class Flipper {
  public:
-  explicit Flipper(const Flip& flip) : flip_(flip) {
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  explicit Flipper(const Flip& flip, const Pace& pace = {}) : flip_(flip), pace_(pace) {
+    listener_ = Socket();
     sockaddr_in address = Local(0);
     socklen_t bytes = sizeof(address);
     EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), bytes), 0);
@@ -63,6 +74,15 @@ class Flipper {
     bool flips = false, ended = false;
     std::size_t done = 0;  // bytes
   };
+  // What waits on a slow wire waits at the sender.
+  int Socket() const {
+    const int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int bytes = 32 << 10;
+    if (pace_.turn_ms > 0) {
+      EXPECT_EQ(setsockopt(made, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes)), 0);
+    }
+    return made;
+  }
   static sockaddr_in Local(std::uint16_t port) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -76,6 +96,7 @@ class Flipper {
       std::vector<pollfd> polls{{listener_, POLLIN, 0}};
       for (const Way& way : ways_) polls.push_back({way.ended ? -1 : way.from, POLLIN, 0});
       if (poll(polls.data(), polls.size(), 20) <= 0) continue;
+      if (pace_.turn_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(pace_.turn_ms));
       for (std::size_t i = 1; i < polls.size(); ++i)
         if (polls[i].revents != 0) Pass(&ways_[i - 1]);
       if (polls[0].revents != 0) Accept();
@@ -83,7 +104,7 @@ class Flipper {
   }
 
   void Accept() {
-    const int higher = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC), lower = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int higher = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC), lower = Socket();
     sockaddr_in address = Local(target_.load());
     EXPECT_EQ(connect(lower, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0) << std::strerror(errno);
     ways_.push_back({.from = higher, .to = lower, .flips = flip_.to_lower});
@@ -91,8 +112,12 @@ class Flipper {
   }
 
   void Pass(Way* way) {
+    if (way->done >= pace_.stops_at_byte) {
+      way->ended = true;
+      return;
+    }
     char bytes[1 << 16];
-    const ssize_t n = recv(way->from, bytes, sizeof(bytes), 0);
+    const ssize_t n = recv(way->from, bytes, std::min({sizeof(bytes), pace_.bytes_per_turn, pace_.stops_at_byte - way->done}), 0);
     if (n <= 0) {
       way->ended = true;
       (void)shutdown(way->to, SHUT_WR);
@@ -111,6 +136,7 @@ class Flipper {
   }
 
   const Flip flip_;
+  const Pace pace_;
   int listener_ = -1;
   std::uint16_t port_ = 0;
   std::atomic<std::uint16_t> target_{0};
@@ -119,13 +145,13 @@ class Flipper {
   std::thread thread_;
 };
 
-// Two connected ranks, and between them `flipper`: what rank 0 says at the rendezvous reaches rank 1 with another port, which lies behind
-// version and wire (mesh.cc).
+// Connected ranks, and between the first two of them `flipper`: what rank 0 says at the rendezvous reaches rank 1 with another port, which
+// lies behind version and wire (mesh.cc).
 inline void OnBothSidesOf(Flipper* flipper, Meeting* meeting, CommunicatorOptions options, bool checksum_payload,
-                          const std::function<void(Communicator&)>& body) {
+                          const std::function<void(Communicator&)>& body, std::int32_t ranks = 2) {
   options.checksum_payload = checksum_payload;
   std::vector<std::thread> threads;
-  for (std::int32_t rank = 0; rank < 2; ++rank)
+  for (std::int32_t rank = 0; rank < ranks; ++rank)
     threads.emplace_back([=, &body] {
       Rendezvous rendezvous = meeting->Of(rank);
       rendezvous.exchange = [=](std::string mine) {

@@ -35,9 +35,13 @@ TEST(KilledRanks, OneAfterTheOtherAreLeftBehind) { RunKillsOfTwo(3'000, 12); }
 TEST(StoppedRanks, AreNamedByAllWhenTheTimeIsOver) {
   std::int64_t worst_ms = 0;
   for (Wire wire : {Wire::kShared, Wire::kTcp})
-    worst_ms = std::max(
-        worst_ms,
-        RunKill({.seed = 7, .ranks = 3, .victim = wire == Wire::kTcp ? 0 : 2, .wire = wire, .is_stopped = true, .delay_us = 20'000}));
+    worst_ms = std::max(worst_ms, RunKill({.seed = 7,
+                                           .ranks = 3,
+                                           .victim = wire == Wire::kTcp ? 0 : 2,
+                                           .wire = wire,
+                                           .is_stopped = true,
+                                           .delay_us = 20'000,
+                                           .timeout_ms = 400}));
   std::printf("the last one that waited was gone %lld ms after the strike\n", static_cast<long long>(worst_ms));
 }
 

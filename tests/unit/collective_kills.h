@@ -259,6 +259,7 @@ struct Kill {
   Doing doing = Doing::kCalls;
   std::int64_t delay_us = 0;
   std::int64_t second_delay_us = 0;  // where they shrink: the rank after the victim is killed so much later
+  std::int64_t timeout_ms = 0;       // 0: none
 };
 
 // The same seed gives the same kill.
@@ -309,7 +310,7 @@ inline std::int64_t RunKill(const Kill& kill_of) {
                                       std::to_string(kill_of.seed),
                                       std::to_string(kill_of.victim),
                                       std::to_string(static_cast<int>(kill_of.doing)),
-                                      kill_of.is_stopped ? "400" : "0"};
+                                      std::to_string(kill_of.timeout_ms)};
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);

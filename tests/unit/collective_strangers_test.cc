@@ -40,7 +40,7 @@ int ConnectTo(const Listener& to) {
 std::string Hello() {
   std::string hello(40, '\0');
   const std::uint32_t magic = 0x4c4c4548, from = 1;
-  const std::uint16_t version = 2;
+  const std::uint16_t version = 3;
   std::memcpy(hello.data(), &magic, 4);
   std::memcpy(hello.data() + 4, &version, 2);
   std::memcpy(hello.data() + 12, &from, 4);

@@ -10,8 +10,17 @@
 namespace ropewalk::collective {
 namespace {
 
-constexpr std::uint32_t kLooksBetweenClocks = 8;
+// While a rank spins, the clock is looked at now and then; once it sleeps between two looks, each time. Sooner than that nothing stands
+// still.
+constexpr std::uint32_t kLooksBetweenClocks = 8, kStepsBetweenClocks = 1024;
+constexpr std::int64_t kSpinningMsMax = 20;
 constexpr std::int64_t kBetweenLooksMsMax = 5'000;
+constexpr std::int64_t kSleepMsMax = 100;  // of a transport's Wait()
+constexpr std::int64_t kBetweenAsksMs = 500, kCountedMsMax = 1'000;
+
+void Add(std::atomic<std::uint64_t>* count, std::uint64_t more) {
+  count->store(count->load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+}
 
 }  // namespace
 
@@ -137,33 +146,81 @@ void Engine::Drive(std::unique_lock<std::mutex>* lock, const std::atomic<bool>& 
   has_driver_ = true;
   lock->unlock();
   Watch watch;
-  while (!done())
-    if (!Step()) {
-      transport_->Wait(true);
-      if (++watch.looks % kLooksBetweenClocks == 0 || !watch.verdict.ok()) LookForStall(&watch);
-    }
+  std::uint32_t steps = 0;
+  while (!done()) {
+    // A peer may keep this rank busy with what no call here waits for.
+    const bool has_moved = Step();
+    if (has_moved && ++steps % kStepsBetweenClocks != 0) continue;
+    if (!has_moved) transport_->Wait(true);
+    if (++watch.looks >= watch.looks_between || !watch.verdict.ok()) LookForStall(&watch);
+  }
   lock->lock();
   has_driver_ = false;
 }
 
+std::uint64_t Engine::MovedInMessages() const {
+  std::uint64_t bytes = 0;
+  for (std::int32_t peer = 0; peer < ranks_; ++peer)
+    for (std::int32_t channel = 0; channel < kControl; ++channel) {
+      const Transport::Moved moved = transport_->MovedBytes(peer, channel);
+      bytes += moved.in + moved.out;
+    }
+  return bytes;
+}
+
+std::uint64_t Engine::Moved() {
+  // What the system took from this rank it may bring to the peer much later.
+  std::uint64_t unsent = 0;
+  for (std::int32_t peer = 0; peer < ranks_; ++peer) {
+    for (std::int32_t channel = 0; channel < kControl; ++channel) unsent += transport_->UnsentBytes(peer, channel);
+    if (one_sided_->waits_for(peer)) unsent += transport_->UnsentBytes(peer, kOneSided);
+  }
+  const OneSided::Progress progress = one_sided_->progress();
+  return steps() + MovedInMessages() + progress.ordered + progress.relaxed - unsent;
+}
+
+Activity Engine::activity() const {
+  const bool prepares = preparing_.load() > 0;
+  return {.waits = IsWaitedFor() || prepares,
+          .is_in_step = prepares || is_in_step_.load(std::memory_order_relaxed) || one_sided_->is_applying(),
+          .looks = prepares ? 0 : looks_.load(std::memory_order_relaxed),
+          .moved = counted_steps_.load(std::memory_order_relaxed) + MovedInMessages() + one_sided_->progress().ordered};
+}
+
 void Engine::LookForStall(Watch* watch) {
-  if (timeout_.ms <= 0) return;
+  watch->looks = 0;
   const std::int64_t now_ms = MonotonicMs();
-  const std::int64_t since_ms = watch->looked_at_ms == 0 ? 0 : now_ms - watch->looked_at_ms;
+  watch->looks_between = now_ms - std::exchange(watch->clock_ms, now_ms) > kSpinningMsMax ? 1 : kLooksBetweenClocks;
+  const bool is_first = watch->looked_at_ms == 0;
+  if (!is_first && now_ms - watch->looked_at_ms < kSpinningMsMax && watch->verdict.ok()) return;
+  const std::int64_t since_ms = is_first ? 0 : now_ms - watch->looked_at_ms;
   watch->looked_at_ms = now_ms;
-  if (std::exchange(watch->steps, steps()) != steps()) {
-    watch->waited_ms = 0;
+  const std::uint64_t moved = Moved();
+  if (std::exchange(watch->moved, moved) != moved) {
+    watch->waited_ms = watch->postponed_ms = watch->unasked_ms = 0;
+    watch->has_asked = false;
     watch->verdict = Status();
   }
+  if (has_failed_.load(std::memory_order_acquire)) return;
   // A look that comes so late says that this process itself stood still.
-  watch->waited_ms += std::min({since_ms, kBetweenLooksMsMax, std::max<std::int64_t>(timeout_.ms / 4, 1)});
-  if (watch->waited_ms < timeout_.ms || has_failed_.load(std::memory_order_acquire)) return;
+  const std::int64_t quarter_ms = timeout_.ms > 0 ? std::max(timeout_.ms / 4, kSleepMsMax) : kBetweenLooksMsMax;
+  watch->waited_ms += std::min({since_ms, kBetweenLooksMsMax, quarter_ms});
+  watch->unasked_ms += std::min(since_ms, kCountedMsMax);
+  if (watch->unasked_ms >= kBetweenAsksMs) {
+    const std::int64_t unasked_ms = std::exchange(watch->unasked_ms, 0);
+    Status silent = timeout_.listen(WhatStalls(watch->waited_ms), std::exchange(watch->has_asked, true) ? unasked_ms : 0);
+    if (!silent.ok()) return on_failed_(silent);
+  }
+  if (timeout_.ms <= 0 || watch->waited_ms < timeout_.ms + watch->postponed_ms) return;
   // Asking the peers takes a while, in which nobody drives: what came meanwhile is looked at before it counts.
   Stall stall = WhatStalls(watch->waited_ms);
   if (!watch->verdict.ok() && watch->judged.IsSame(stall)) return on_failed_(watch->verdict);
-  const bool has_moved = !std::exchange(watch->verdict, Status()).ok();
-  if (!has_moved) watch->verdict = timeout_.verdict(watch->judged = std::move(stall));
-  if (watch->verdict.ok()) watch->waited_ms = 0;
+  if (!std::exchange(watch->verdict, Status()).ok()) {
+    watch->waited_ms = watch->postponed_ms = 0;  // something has moved
+    return;
+  }
+  watch->verdict = timeout_.verdict(watch->judged = std::move(stall));
+  if (watch->verdict.ok()) watch->postponed_ms = watch->waited_ms - timeout_.ms + quarter_ms;
 }
 
 Engine::Stall Engine::WhatStalls(std::int64_t waited_ms) const {
@@ -224,6 +281,7 @@ void Engine::DriveForNobody() {
 // ---- driving ---------------------------------------------------------------------------------------------------------------------------
 
 bool Engine::Step() {
+  Add(&looks_, 1);
   if (!has_failed_.load(std::memory_order_acquire) && !transport_->status().ok()) on_failed_(transport_->status());
   bool moved = has_news_.load(std::memory_order_acquire) && TakeIn();
   if (has_failed_.load(std::memory_order_acquire)) {
@@ -271,9 +329,14 @@ bool Engine::Step() {
 
 Outcome Engine::Advance(Submission* submission) {
   const std::uint64_t before = submission->instance->steps();
+  const bool is_counted = submission->label.sequence != kUncounted;
+  is_in_step_.store(is_counted && !submission->instance->is_native(), std::memory_order_relaxed);
   const Outcome outcome = submission->instance->Advance();
+  is_in_step_.store(false, std::memory_order_relaxed);
   // One writes at a time: the driver.
-  steps_.store(steps() + (submission->instance->steps() - before), std::memory_order_relaxed);
+  const std::uint64_t steps = submission->instance->steps() - before;
+  Add(&steps_, steps);
+  if (is_counted) Add(&counted_steps_, steps);
   if (outcome == Outcome::kFailed) on_failed_(submission->instance->status());
   return outcome;
 }

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "mlrunner/collective/run/activity.h"
 #include "mlrunner/collective/run/call_label.h"
 #include "mlrunner/collective/run/instance.h"
 #include "mlrunner/collective/run/instance_cache.h"
@@ -63,16 +64,32 @@ class Engine {
   };
   struct Timeout {
     std::int64_t ms = 0;  // 0: none
-    // Who is to blame; it may ask the peers, which takes a while. OK: nobody, and the time is counted anew.
+    // Who is to blame; OK: nobody yet, somebody gets on. It may ask the peers, which takes a while.
     std::function<Status(const Stall&)> verdict;
+    // Called twice a second while nothing moves, whatever `ms` says: not OK when a peer has been silent for too long. It waits for nothing.
+    // `since_ms`: since the last call; 0: the first one of this wait.
+    std::function<Status(const Stall&, std::int64_t since_ms)> listen;
   };
-  // `on_failed` is called once, from the driver, when this rank's transport fails, or with what `verdict` said when nothing has moved after
-  // it either.
+  // `on_failed` is called once, from the driver, when this rank's transport fails, with what `listen` said, or with what `verdict` said
+  // when nothing has moved after it either.
   Engine(std::int32_t rank, std::int32_t ranks, std::int64_t credit_bytes, Transport* transport, OneSided* one_sided, InstanceCache* cache,
          std::function<void(const Status&)> on_failed, Timeout timeout);
   ~Engine();
   // Whether a thread of the program waits for a call.
   bool IsWaitedFor() const { return callers_.load() > 0; }
+  // What its calls are at, for peers that wait for them. From any thread.
+  Activity activity() const;
+  // While the library works for a call that is not taken in yet: peers may wait for it.
+  class Preparing {
+   public:
+    explicit Preparing(Engine* engine) : engine_(engine) { engine_->preparing_.fetch_add(1); }
+    ~Preparing() { engine_->preparing_.fetch_sub(1); }
+    Preparing(const Preparing&) = delete;
+    Preparing& operator=(const Preparing&) = delete;
+
+   private:
+    Engine* const engine_;
+  };
   // From now on there is somebody to serve at any time.
   void ServePeers();
   // Drives no more for nobody. Before that rank 0 says the orders that it owes: its peers may have calls in which it took no part.
@@ -111,13 +128,19 @@ class Engine {
   void Leave(std::unique_lock<std::mutex>* lock);
   void DriveForNobody();
   struct Watch {
-    std::uint32_t looks = 0;
-    std::uint64_t steps = 0;
-    std::int64_t looked_at_ms = 0, waited_ms = 0;
+    std::uint32_t looks = 0, looks_between = 1;  // since the last look at the clock; how many are to be
+    std::int64_t clock_ms = 0, looked_at_ms = 0;
+    std::uint64_t moved = 0;
+    // Since something moved: own time, of which the peers were given so much; the time since they were asked whether they are there.
+    std::int64_t waited_ms = 0, postponed_ms = 0, unasked_ms = 0;
+    bool has_asked = false;
     Status verdict;  // on `judged`; not OK: what it fails with, if it stands still there now, too
     Stall judged;
   };
   void LookForStall(Watch* watch);
+  // Grows with each step of a call of this rank that is done, and each byte of a message that moves for one.
+  std::uint64_t Moved();
+  std::uint64_t MovedInMessages() const;
   Stall WhatStalls(std::int64_t waited_ms) const;
   // Of the driver. One look at everything; false: nothing can go on.
   bool Step();
@@ -159,6 +182,10 @@ class Engine {
   std::atomic<int> unsaid_{0};           // messages about submissions that wait for room on their way to a peer
   std::atomic<bool> own_drives_{false};  // the thread of this object is the driver
   std::atomic<std::uint64_t> steps_{0};
+  // For activity(); one writes: the driver.
+  std::atomic<std::uint64_t> looks_{0}, counted_steps_{0};
+  std::atomic<bool> is_in_step_{false};
+  std::atomic<int> preparing_{0};
 
   // Of the driver:
   Submission* blocking_ = nullptr;

@@ -83,6 +83,7 @@ Instance::Instance(const Header* header, const Program* program, Layout layout, 
   column_ = program->rank;
   for (const Step& step : program->steps) {
     if (step.op == Op::kContribute) contribution_ = &step;
+    is_native_ = is_native_ || step.op == Op::kNative;
     if (step.op == Op::kCounts && step.column != kNone) column_ = step.column;
   }
   for (std::size_t b = 0; b < header->buffers.size(); ++b)

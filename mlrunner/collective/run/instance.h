@@ -84,6 +84,8 @@ class Instance : private Machine {
   std::vector<std::int32_t> WaitsFor();
   // Those that messages between two steps go through.
   std::int32_t channels() const { return channels_; }
+  // Whether a library does some of its steps, of which nobody knows how long it stays in them.
+  bool is_native() const { return is_native_; }
   const Header& header() const { return *header_; }
   // The bytes of the vector it was bound to.
   std::int64_t count() const { return layout_.sizes().count; }
@@ -164,7 +166,8 @@ class Instance : private Machine {
   std::vector<NativeCall> native_calls_;  // by channel
   std::vector<NativeCall> ready_;         // to be started
   std::int32_t channels_ = 0;
-  bool is_one_sided_ = false;          // it has windows or counters
+  bool is_one_sided_ = false;  // it has windows or counters
+  bool is_native_ = false;
   std::vector<std::int32_t> missing_;  // by channel: whose message it missed last
   std::vector<std::int32_t> to_tell_;  // ranks that a step waits for before it tells them anything
   std::vector<std::int32_t> windows_;  // by buffer; -1: none

@@ -18,8 +18,8 @@
 namespace ropewalk::collective {
 namespace {
 
-// A frame: u32 length of what follows, u8 kind, then for kFailed the status: u8 code and its four texts; for kHere u8 whether it
-// waits and u64 worked_ms_ago; for kMeet u64 its number and the word.
+// A frame: u32 length of what follows, u8 kind, then for kFailed the status: u8 code and its four texts; for kHere what it is at: u8
+// whether it waits, u8 whether it is in a step, u64 looks, u64 moved, u64 worked_ms_ago; for kMeet u64 its number and the word.
 enum class Kind : std::uint8_t { kLeft = 1, kFailed = 2, kAsk = 3, kHere = 4, kMeet = 5 };
 constexpr std::size_t kFrameBytesMax = 8 << 10;
 constexpr std::size_t kTextBytesMax = 1 << 10;
@@ -30,13 +30,16 @@ std::string Framed(const std::string& body) {
   return frame + body;
 }
 
-std::string Frame(Kind kind, const Status& why, const Here& here = {}) {
+std::string Frame(Kind kind, const Status& why, const Activity& activity = {}) {
   std::string body;
   ByteWriter writer(&body);
   writer.Fixed(static_cast<std::uint8_t>(kind));
   if (kind == Kind::kHere) {
-    writer.Fixed(static_cast<std::uint8_t>(here.waits));
-    writer.Fixed(here.worked_ms_ago);
+    writer.Fixed(static_cast<std::uint8_t>(activity.waits));
+    writer.Fixed(static_cast<std::uint8_t>(activity.is_in_step));
+    writer.Fixed(activity.looks);
+    writer.Fixed(activity.moved);
+    writer.Fixed(activity.worked_ms_ago);
   }
   if (kind == Kind::kFailed) {
     writer.Fixed(static_cast<std::uint8_t>(why.code()));
@@ -64,20 +67,34 @@ std::optional<Status> DecodeFailed(ByteReader reader) {
   return Status(Code{code}, texts[0], texts[1], texts[2], texts[3]);
 }
 
+// What a frame of kind kHere says after its kind; none when it cannot be read.
+std::optional<Activity> DecodeHere(ByteReader reader) {
+  Activity activity;
+  activity.waits = reader.Fixed<std::uint8_t>() != 0;
+  activity.is_in_step = reader.Fixed<std::uint8_t>() != 0;
+  activity.looks = reader.Fixed<std::uint64_t>();
+  activity.moved = reader.Fixed<std::uint64_t>();
+  activity.worked_ms_ago = reader.Fixed<std::uint64_t>();
+  if (!reader.ok() || !reader.empty()) return std::nullopt;
+  return activity;
+}
+
 Status Lost(std::int32_t peer, const std::string& why) {
   return Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(peer) + " is lost", why);
 }
 
 }  // namespace
 
-Links::Links(std::int32_t rank, std::vector<UniqueFd> links, Events events)
+Links::Links(std::int32_t rank, std::vector<UniqueFd> links, std::int64_t begin_ms_max, Events events)
     : rank_(rank),
+      begin_ms_max_(begin_ms_max),
       events_(std::move(events)),
       peers_(links.size()),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       asked_(links.size()),
       over_(links.size()) {
   for (std::size_t peer = 0; peer < links.size(); ++peer) peers_[peer].link = std::move(links[peer]);
+  Tell(Frame(Kind::kHere, {}, events_.activity()));
   thread_ = std::thread([this] { Watch(); });
 }
 
@@ -97,7 +114,7 @@ void Links::TellFailed(const Status& why) {
   Tell(Frame(Kind::kFailed, why));
 }
 
-std::vector<std::optional<Here>> Links::Ask(std::int64_t ms_max) {
+std::vector<std::optional<Activity>> Links::Ask(std::int64_t ms_max) {
   {
     std::lock_guard lock(asked_mutex_);
     for (Asked& asked : asked_) asked.answer.reset();
@@ -111,14 +128,30 @@ std::vector<std::optional<Here>> Links::Ask(std::int64_t ms_max) {
   auto has_answered = [](const Asked& asked) { return !asked.can_be || asked.answer.has_value(); };
   (void)answered_.wait_for(lock, std::chrono::milliseconds(ms_max),
                            [&] { return std::all_of(asked_.begin(), asked_.end(), has_answered); });  // or the time is over
-  std::vector<std::optional<Here>> answers;
-  for (const Asked& asked : asked_) answers.push_back(asked.can_be ? asked.answer : Here{.waits = true});
+  std::vector<std::optional<Activity>> answers;
+  for (const Asked& asked : asked_) answers.push_back(asked.can_be ? asked.answer : Activity{.waits = true});
   return answers;
 }
 
+std::vector<std::int64_t> Links::Listen(std::int64_t since_ms) {
+  std::vector<std::int64_t> silent_ms;
+  {
+    std::lock_guard lock(asked_mutex_);
+    asked_[rank_].can_be = false;
+    for (Asked& asked : asked_) {
+      const bool is_well = std::exchange(asked.was_heard, false) || !asked.can_be || since_ms == 0;
+      asked.silent_ms = is_well ? 0 : asked.silent_ms + since_ms;
+      silent_ms.push_back(std::max<std::int64_t>(asked.silent_ms - (asked.has_begun ? 0 : begin_ms_max_), 0));
+    }
+  }
+  std::lock_guard lock(tell_mutex_);
+  Tell(Frame(Kind::kAsk, {}));
+  return silent_ms;
+}
+
 void Links::Tell(std::string_view frame) {
-  // A link carries a few frames in its life, so there is room. A peer that is gone needs no news, and one that gets none learns it from the
-  // closed link.
+  // A link carries few frames at a time, also to a peer that is stopped: who waits for one gives up after some. So there is room. A peer
+  // that is gone needs no news, and one that gets none learns it from the closed link.
   for (Peer& peer : peers_)
     if (peer.link) (void)!send(peer.link.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -162,10 +195,13 @@ void Links::Hear(std::int32_t rank) {
     ByteReader body(is_short ? std::string_view(peer.got).substr(sizeof(length), length) : std::string_view());
     const auto kind = Kind{body.Fixed<std::uint8_t>()};
     std::optional<Status> why = kind == Kind::kFailed ? DecodeFailed(body) : std::nullopt;
-    auto note = [&](bool can_be, const std::optional<Here>& answer) {
+    std::optional<Activity> here = kind == Kind::kHere ? DecodeHere(body) : std::nullopt;
+    auto note = [&](bool can_be, const std::optional<Activity>& answer) {
       {
         std::lock_guard lock(asked_mutex_);
-        asked_[rank] = {can_be, answer};
+        asked_[rank].can_be = can_be;
+        asked_[rank].answer = answer;
+        asked_[rank].was_heard = asked_[rank].has_begun = true;
       }
       answered_.notify_all();
     };
@@ -174,12 +210,10 @@ void Links::Hear(std::int32_t rank) {
       note(false, std::nullopt);
       events_.on_left(rank);
     } else if (kind == Kind::kAsk && body.empty()) {
-      const std::string here = Frame(Kind::kHere, {}, events_.here());
+      const std::string mine = Frame(Kind::kHere, {}, events_.activity());
       std::lock_guard lock(tell_mutex_);
-      (void)!send(peer.link.get(), here.data(), here.size(), MSG_NOSIGNAL | MSG_DONTWAIT);  // as in Tell()
-    } else if (kind == Kind::kHere && body.remaining() == sizeof(std::uint8_t) + sizeof(std::uint64_t)) {
-      Here here{.waits = body.Fixed<std::uint8_t>() != 0};
-      here.worked_ms_ago = body.Fixed<std::uint64_t>();
+      (void)!send(peer.link.get(), mine.data(), mine.size(), MSG_NOSIGNAL | MSG_DONTWAIT);  // as in Tell()
+    } else if (here.has_value()) {
       note(!peer.has_left, here);
     } else if (why.has_value()) {
       peer.has_left = true;  // what comes now is not worth another word

@@ -1,7 +1,8 @@
 // The watch over the peers: a thread that sleeps on the links to them and learns at once when one dies (its process's end closes the link),
-// leaves in order, or fails and says why. It also answers for its rank whoever asks whether that is there.
+// leaves in order, or fails and says why. It also answers for its rank whoever asks whether that is there, and what it is at.
 //
-// Owner: a communicator. Thread rule: Tell() from any thread; the functions are called from the thread of this object.
+// Owner: a communicator. Thread rule: TellFailed() from any thread, Ask() and Listen() from one at a time; the functions are called from
+// the thread of this object.
 #pragma once
 
 #include <condition_variable>
@@ -17,28 +18,21 @@
 
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "mlrunner/collective/run/activity.h"
 
 namespace ropewalk::collective {
-
-// What a rank says about itself when it is asked.
-struct Here {
-  bool waits = false;  // its program waits in a call
-  // How long ago its program last said that it gets on.
-  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
-  std::uint64_t worked_ms_ago = kNever;
-};
 
 class Links {
  public:
   struct Events {
     std::function<void(const Status& why)> on_failed;  // a peer died (COLL20, names it), or told why it failed
     std::function<void(std::int32_t peer)> on_left;    // its program has ended in order
-    std::function<Here()> here;                        // of this rank
+    std::function<Activity()> activity;                // what this rank is at; from any thread
     // It is gone, for whatever reason: nothing comes of it any more. After the others.
     std::function<void(std::int32_t peer)> on_over;
   };
-  // links[r] is connected to rank r, -1 for this one.
-  Links(std::int32_t rank, std::vector<UniqueFd> links, Events events);
+  // links[r] is connected to rank r, -1 for this one. `begin_ms_max`: within so much its peers have links, too.
+  Links(std::int32_t rank, std::vector<UniqueFd> links, std::int64_t begin_ms_max, Events events);
   // Tells all that this rank leaves, unless it has failed.
   ~Links();
 
@@ -47,7 +41,7 @@ class Links {
 
   // What each of the ranks that have not left says within `ms_max`; nothing where its process is stopped or its machine hangs. By rank;
   // that it waits for those that are not asked. Not from the functions above.
-  std::vector<std::optional<Here>> Ask(std::int64_t ms_max);
+  std::vector<std::optional<Activity>> Ask(std::int64_t ms_max);
 
   // By rank: whose link is over.
   std::vector<bool> Over();
@@ -57,6 +51,11 @@ class Links {
   Result<std::vector<std::optional<std::string>>> Meet(std::uint64_t number, const std::string& word, const std::vector<bool>& without,
                                                        std::int64_t ms_max);
 
+  // Asks all that have not left whether they are there, and waits for nothing: they should have answered by the next call. Returns how long
+  // each has not, by rank. `since_ms`: of this rank's own time since the last call; 0: the first one of a wait, what was before is
+  // forgotten.
+  std::vector<std::int64_t> Listen(std::int64_t since_ms);
+
  private:
   struct Peer {
     UniqueFd link;
@@ -65,7 +64,10 @@ class Links {
   };
   struct Asked {
     bool can_be = true;
-    std::optional<Here> answer{};
+    std::optional<Activity> answer{};  // of Ask()
+    bool was_heard = false;            // since the last Listen()
+    bool has_begun = false;            // it was heard at all: before that it may still be connecting to others
+    std::int64_t silent_ms = 0;
   };
   void Watch();
   // What came, until the link is over.
@@ -75,6 +77,7 @@ class Links {
   void Tell(std::string_view frame);
 
   const std::int32_t rank_;
+  const std::int64_t begin_ms_max_;
   const Events events_;
   std::vector<Peer> peers_;
   UniqueFd stop_;

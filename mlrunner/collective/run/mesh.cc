@@ -28,7 +28,7 @@ namespace ropewalk::collective {
 namespace {
 
 constexpr std::uint32_t kHelloMagic = 0x4c4c4548;  // "HELL"
-constexpr std::uint16_t kMeshVersion = 2;
+constexpr std::uint16_t kMeshVersion = 3;
 constexpr std::size_t kProofBytes = 32;
 // Strangers that connect and say nothing: the oldest gives way.
 constexpr std::size_t kStrangersMax = 64;

@@ -411,11 +411,15 @@ bool OneSided::TakeOne(std::int32_t p) {
 bool OneSided::TakePayload(std::int32_t p) {
   Peer& peer = peers_[p];
   const Frame& frame = peer.frame;
+  const bool is_own = frame.kind == Kind::kGot;
+  const Side side = SideOf(is_own, is_own ? peer.asked.front().relaxed : frame.relaxed != 0);
   const auto bytes = static_cast<std::size_t>(frame.bytes);
   const void* came = this;
   if (bytes > 0) {
     peer.staged.resize(bytes);
+    const std::uint64_t before = transport_->MovedBytes(p, channel_).in;
     came = transport_->Peek(p, channel_, 0, peer.staged.data(), bytes);
+    Count(side, transport_->MovedBytes(p, channel_).in - before);
     if (came == nullptr) return false;
   }
   if (frame.kind == Kind::kGot) {
@@ -428,7 +432,10 @@ bool OneSided::TakePayload(std::int32_t p) {
                     .dtype = Dtype{frame.dtype},
                     .accumulator = Dtype{frame.accumulator},
                     .fold = ReduceOp{frame.fold}};
+    is_applying_.store(side == kOrdered, std::memory_order_relaxed);
     Apply(work, Find(frame.window)->memory + frame.offset_bytes);
+    is_applying_.store(false, std::memory_order_relaxed);
+    Count(side, 1);
     Out done{.frame = frame};
     done.frame.kind = Kind::kDone;
     done.frame.bytes = 0;
@@ -451,6 +458,7 @@ void OneSided::Answered(std::int32_t p) {
   Peer& peer = peers_[p];
   const Work& done = peer.asked.front();
   --under_way_[{done.lane, done.channel, p}];
+  Count(done.relaxed ? kRelaxed : kOrdered, 1);
   peer.asked_bytes -= done.bytes;
   peer.asked.pop_front();
 }
@@ -494,6 +502,10 @@ bool OneSided::SendOut(std::int32_t p) {
     } else {
       peer.keeps = peer.keeps || !out.owned.empty();
       peer.kept[place] = std::move(out.owned);
+      if (const Side side = SideOf(out.frame.kind != Kind::kGot, out.frame.relaxed != 0); side != kNotOurs) {
+        peer.last_message[side] = transport_->Posted(p, channel_) + 1;
+        peer.is_on_its_way[side] = true;
+      }
       transport_->Post(p, channel_, out.payload, static_cast<std::size_t>(out.frame.bytes));
     }
     if (out.frame.kind == Kind::kDone || out.frame.kind == Kind::kGot) {
@@ -510,12 +522,31 @@ bool OneSided::SendOut(std::int32_t p) {
   return moved;
 }
 
+void OneSided::Count(Side side, std::uint64_t bytes) {
+  if (side == kNotOurs || bytes == 0) return;
+  moved_[side].store(moved_[side].load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+}
+
+void OneSided::CountOut(std::int32_t p) {
+  Peer& peer = peers_[p];
+  const std::uint64_t so_far = transport_->MovedBytes(p, channel_).out;
+  const std::uint64_t bytes = so_far - std::exchange(peer.bytes_out, so_far);
+  if (bytes == 0) return;
+  // What goes out before such a message counts, too: it waits its turn.
+  for (const Side side : {kOrdered, kRelaxed}) {
+    if (!peer.is_on_its_way[side]) continue;
+    Count(side, bytes);
+    peer.is_on_its_way[side] = !transport_->IsFlushed(p, channel_, peer.last_message[side]);
+  }
+}
+
 bool OneSided::Serve() {
   bool moved = false;
   for (std::int32_t peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
     while (TakeOne(peer)) moved = true;
     moved = SendOut(peer) || moved;
+    CountOut(peer);
   }
   return moved;
 }

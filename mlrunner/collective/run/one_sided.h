@@ -26,6 +26,7 @@
 // Owner: whoever owns the transport. Thread rule: of the driver, but for windows, which may be made from any thread.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -116,6 +117,16 @@ class OneSided {
   bool Serve();
   // Frames that wait to go to this peer.
   std::size_t waiting(std::int32_t peer) const { return peers_[peer].out.size(); }
+  // How far work has got that travels, in bytes that moved and answers that came: this rank's own, and, of the peers', that of ordered
+  // calls, for which this rank waits in its turn. What peers do to relaxed windows is their affair. From any thread.
+  struct Progress {
+    std::uint64_t ordered = 0, relaxed = 0;
+  };
+  Progress progress() const { return {moved_[0].load(std::memory_order_relaxed), moved_[1].load(std::memory_order_relaxed)}; }
+  // Whether a peer has still to answer something.
+  bool waits_for(std::int32_t peer) const { return !peers_[peer].asked.empty(); }
+  // Whether ordered work of a peer is being done to a window at this moment. From any thread.
+  bool is_applying() const { return is_applying_.load(std::memory_order_relaxed); }
   // How often this rank did not get a window's lock because another one was there. From any thread.
   std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
   const Status& status() const { return status_; }
@@ -139,6 +150,7 @@ class OneSided {
     std::vector<char> owned;  // the payload, if nobody else keeps it
     bool frame_is_out = false;
   };
+  enum Side : std::uint8_t { kOrdered, kRelaxed, kNotOurs };  // whose progress it is
   struct Peer {
     Frame landing, frame;
     bool has_frame = false;    // and its payload is still to come
@@ -150,6 +162,10 @@ class OneSided {
     std::vector<std::vector<char>> kept;  // payloads of answers, by place
     bool keeps = false;                   // any of them
     std::uint64_t posted = 0;
+    // Of what goes out: bytes so far; the last message that is this side's progress, and whether it may be under way.
+    std::uint64_t bytes_out = 0;
+    std::array<std::uint64_t, 2> last_message{};
+    std::array<bool, 2> is_on_its_way{};
     std::deque<Work> asked;  // that it has not answered, in the order in which it will
     std::int64_t asked_bytes = 0;
     CallLabel ahead;  // the latest blocking call that it is at, and this rank is not yet
@@ -201,6 +217,10 @@ class OneSided {
   void Answered(std::int32_t peer);
   bool IsGood(std::int32_t peer, const Frame& frame);
   bool SendOut(std::int32_t peer);
+  static Side SideOf(bool is_own, bool is_relaxed) { return !is_relaxed ? kOrdered : is_own ? kRelaxed : kNotOurs; }
+  void Count(Side side, std::uint64_t bytes);
+  // What has gone out to the peer since the last time.
+  void CountOut(std::int32_t peer);
   // Whether there is memory for the frames to this peer.
   bool HasFrames(std::int32_t peer);
   void Fail(std::int32_t peer, const char* what);
@@ -214,6 +234,8 @@ class OneSided {
   std::map<std::int32_t, Lane> lanes_;
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int64_t> under_way_;  // (lane, channel, peer)
   std::atomic<std::uint64_t> refused_{0};
+  std::array<std::atomic<std::uint64_t>, 2> moved_{};  // by side; one writes: the driver
+  std::atomic<bool> is_applying_{false};
   // Own blocking calls, by number modulo kRecent.
   std::vector<CallLabel> recent_;
   // Relaxed windows, by their first use in a blocking call.

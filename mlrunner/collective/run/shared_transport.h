@@ -109,6 +109,8 @@ class SharedTransport : public Transport {
     return board_.EdgeOf(rank_, peer, channel).posted.load(std::memory_order_relaxed);
   }
   bool IsFlushed(std::int32_t peer, std::int32_t channel, std::uint64_t messages) override;
+  Moved MovedBytes(std::int32_t /*peer*/, std::int32_t /*channel*/) const override { return {}; }
+  std::uint64_t UnsentBytes(std::int32_t /*peer*/, std::int32_t /*channel*/) override { return 0; }
   char* Allocate(std::size_t bytes) override { return pool_.Allocate(bytes); }
   void Free(char* memory) override { pool_.Free(memory); }
   bool LandsMessages() const override { return false; }

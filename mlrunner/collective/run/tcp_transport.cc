@@ -1,9 +1,11 @@
 #include "mlrunner/collective/run/tcp_transport.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -42,6 +44,11 @@ static_assert(sizeof(WireHeader) == 128);
 std::uint64_t ChecksumOf(WireHeader header) {
   header.header_checksum = 0;
   return Checksum64(std::as_bytes(std::span(&header, 1)));
+}
+
+// One thread writes.
+void Add(std::atomic<std::uint64_t>* count, ssize_t bytes) {
+  count->store(count->load(std::memory_order_relaxed) + static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -166,6 +173,8 @@ void TcpTransport::WriteOut(std::int32_t peer, std::int32_t channel) {
     }
     has_moved_ = true;
     line.out_done += static_cast<std::size_t>(wrote);
+    Add(&line.bytes_out, wrote);
+    line.may_be_unsent = true;
     if (line.out_done < kHeaderBytes + out.bytes) continue;
     line.out_done = 0;
     ++line.written;
@@ -228,6 +237,7 @@ const void* TcpTransport::Peek(std::int32_t peer, std::int32_t channel, std::siz
       }
       has_moved_ = true;
       in.got += static_cast<std::size_t>(got);
+      Add(&line.bytes_in, got);
       if (in.known || in.got < kHeaderBytes) continue;
       if (!IsHeaderGood(peer, channel, in, line.taken + index, bytes)) return nullptr;
       in.known = true;
@@ -257,6 +267,20 @@ bool TcpTransport::IsFlushed(std::int32_t peer, std::int32_t channel, std::uint6
   Line& line = LineOf(peer, channel);
   if (line.written < messages) WriteOut(peer, channel);
   return line.written >= messages;
+}
+
+Transport::Moved TcpTransport::MovedBytes(std::int32_t peer, std::int32_t channel) const {
+  const Line& line = lines_[peer * channels_ + channel];
+  return {line.bytes_in.load(std::memory_order_relaxed), line.bytes_out.load(std::memory_order_relaxed)};
+}
+
+std::uint64_t TcpTransport::UnsentBytes(std::int32_t peer, std::int32_t channel) {
+  Line& line = LineOf(peer, channel);
+  if (!line.may_be_unsent) return 0;
+  int bytes = 0;
+  // A socket that cannot say it has failed, and that is found elsewhere.
+  line.may_be_unsent = ioctl(line.socket, SIOCOUTQ, &bytes) == 0 && bytes > 0;
+  return line.may_be_unsent ? static_cast<std::uint64_t>(bytes) : 0;
 }
 
 void TcpTransport::Wait(bool spin) {

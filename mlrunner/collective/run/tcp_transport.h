@@ -13,6 +13,7 @@
 
 #include <poll.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -51,6 +52,8 @@ class TcpTransport : public Transport {
   bool IsSound(std::int32_t /*peer*/) override { return true; }
   std::uint64_t Posted(std::int32_t peer, std::int32_t channel) const override { return lines_[peer * channels_ + channel].posted; }
   bool IsFlushed(std::int32_t peer, std::int32_t channel, std::uint64_t messages) override;
+  Moved MovedBytes(std::int32_t peer, std::int32_t channel) const override;
+  std::uint64_t UnsentBytes(std::int32_t peer, std::int32_t channel) override;
   char* Allocate(std::size_t bytes) override { return pool_.Allocate(bytes); }
   void Free(char* memory) override { pool_.Free(memory); }
   bool LandsMessages() const override { return true; }
@@ -86,8 +89,10 @@ class TcpTransport : public Transport {
     std::uint64_t posted = 0, written = 0;  // messages
     std::size_t out_done = 0;               // bytes of the first, header included
     In in[kTurnsMax];
-    std::uint64_t taken = 0;  // messages consumed
-    bool wants_in = false;    // a step waits for it
+    std::uint64_t taken = 0;                               // messages consumed
+    std::atomic<std::uint64_t> bytes_in{0}, bytes_out{0};  // one writes: the driver
+    bool wants_in = false;                                 // a step waits for it
+    bool may_be_unsent = false;
     bool closed = false;
   };
   Line& LineOf(std::int32_t peer, std::int32_t channel) { return lines_[peer * channels_ + channel]; }

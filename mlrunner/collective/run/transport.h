@@ -43,6 +43,14 @@ class Transport {
   virtual std::uint64_t Posted(std::int32_t peer, std::int32_t channel) const = 0;
   // Whether the memory of the first `messages` of them is the sender's own again. From any thread where memory is shared.
   virtual bool IsFlushed(std::int32_t peer, std::int32_t channel, std::uint64_t messages) = 0;
+  // Bytes that have moved from and to `peer` on `channel` so far, also of messages that are not there in full. None where messages are read
+  // where they lie. From any thread.
+  struct Moved {
+    std::uint64_t in = 0, out = 0;
+  };
+  virtual Moved MovedBytes(std::int32_t peer, std::int32_t channel) const = 0;
+  // How many of those that went out the system has still to bring to the peer's machine.
+  virtual std::uint64_t UnsentBytes(std::int32_t peer, std::int32_t channel) = 0;
   // Memory that peers may read when it is posted, for as long as the transport lives or until Free(); null when there is no room. From any
   // thread.
   virtual char* Allocate(std::size_t bytes) = 0;
