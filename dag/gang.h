@@ -36,7 +36,7 @@ class GangContext {
   // One line for the progress bar ("step 120, loss 1.234, 5,120 samples/s"); only rank 0's is shown. Cheap; may be called every step.
   virtual void Report(std::string line) = 0;
   // What the gang has got to and a later forming goes on from, in a measure of the program that grows: the step of a checkpoint that is
-  // written, say. Any rank may say it; it travels within seconds. A gang that gets farther than ever before may be lost, and fail, as often
+  // written, say. Any rank may say it; it travels at once. A gang that gets farther than ever before may be lost, and fail, as often
   // as GangOptions say from there on; one that never says it, as often over its whole life.
   virtual void Reached(std::uint64_t milestone) = 0;
 };

@@ -1,6 +1,6 @@
 #include "job/gang_ranks.h"
 
-#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <deque>
@@ -13,9 +13,15 @@
 #include "worker/task/exception.h"
 
 namespace ropewalk::job {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenFarther{100};
+
+}  // namespace
 
 struct GangRanks::Impl {
   Say say;
+  Farther farther;
   mutable std::mutex mutex;  // guards all below; never held while a rank's own is asked for
   std::map<TaskAttempt, std::weak_ptr<Rank>> ranks;
   std::deque<std::weak_ptr<Rank>> to_tell;
@@ -80,8 +86,15 @@ class GangRanks::Rank final : public dag::GangContext, public std::enable_shared
   }
 
   void Reached(std::uint64_t milestone) override {
-    std::lock_guard lock(mutex_);
-    said_.reached = std::max(said_.reached, milestone);
+    {
+      std::lock_guard lock(mutex_);
+      if (milestone <= said_.reached) return;
+      said_.reached = milestone;
+      const auto now = std::chrono::steady_clock::now();
+      if (now < farther_from_) return;
+      farther_from_ = now + kBetweenFarther;
+    }
+    if (impl_->farther) impl_->farther(id_);
   }
 
   // ---- from the other side ---------------------------------------------------------------------------------------------------------
@@ -145,6 +158,7 @@ class GangRanks::Rank final : public dag::GangContext, public std::enable_shared
   bool telling_ = false;
   std::thread::id teller_;
   Said said_;
+  std::chrono::steady_clock::time_point farther_from_;  // when news of it may be told again
 };
 
 void GangRanks::Impl::Tell(std::weak_ptr<Rank> rank) {
@@ -183,7 +197,10 @@ void GangRanks::Impl::Loop() {
   }
 }
 
-GangRanks::GangRanks(Say say) : impl_(std::make_unique<Impl>()) { impl_->say = std::move(say); }
+GangRanks::GangRanks(Say say, Farther farther) : impl_(std::make_unique<Impl>()) {
+  impl_->say = std::move(say);
+  impl_->farther = std::move(farther);
+}
 
 GangRanks::~GangRanks() {
   {

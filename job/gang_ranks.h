@@ -6,7 +6,7 @@
 // Functions given to OnLost are called from a thread of this object alone: a backend may hear of a loss in any thread, in the rank's own
 // too, where user code may hold its locks.
 //
-// Thread rule: methods from any thread; `say` is called without a lock held, from the rank's thread.
+// Thread rule: methods from any thread; `say` and `farther` are called without a lock held, from the rank's threads.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,11 @@ class GangRanks {
  public:
   using Say = std::function<void(const TaskAttempt& id, std::uint32_t epoch, std::uint64_t round, std::string bytes)>;
 
-  explicit GangRanks(Say say);
+  // A rank has got farther than it had said before: what SaidBy() says now is worth telling at once. Ten times a second at most; what comes
+  // sooner is told with the next word of the rank, or of its end.
+  using Farther = std::function<void(const TaskAttempt& id)>;
+
+  explicit GangRanks(Say say, Farther farther = {});
   // No function given to OnLost runs after it.
   ~GangRanks();
   GangRanks(const GangRanks&) = delete;

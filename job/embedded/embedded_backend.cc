@@ -90,17 +90,23 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
     stepping = false;
   }
 
+  // How often a gang may fail is counted since it got farther: said before each end of a rank, also a good one, for another may fail later.
+  // Progress is told for the bar only, if there is one.
+  void TellReached(const TaskAttempt& id) {
+    if (const std::uint64_t reached = ranks.SaidBy(id).reached; reached > 0)
+      Post(scheduler::TasksProgressed{executor, {{id, {}, {}, reached}}});
+  }
   void OnFinished(const TaskAttempt& id, dag::TaskResult result, const task::TaskCounters& c) override {
+    TellReached(id);
     scheduler::TaskCounters counters{c.records_in, c.bytes_in, c.records_out, c.bytes_out, c.bytes_spilled};
     Post(scheduler::TaskFinished{executor, options.settings.job, id, std::move(result), counters});
   }
   void OnFailed(const TaskAttempt& id, Status status, task::TaskPlace place) override {
-    // How often a gang may fail is counted since it got farther; here progress is told for the bar only, if there is one.
-    if (const std::uint64_t reached = ranks.SaidBy(id).reached; reached > 0)
-      Post(scheduler::TasksProgressed{executor, {{id, {}, {}, reached}}});
+    TellReached(id);
     Post(scheduler::TaskFailed{executor, options.settings.job, id, std::move(status), place.split, place.offset, std::move(place.source)});
   }
   void OnFetchFailed(const TaskAttempt& id, dag::SegmentRef lost, Status status) override {
+    TellReached(id);
     Post(scheduler::FetchFailed{executor, options.settings.job, id, std::move(lost), std::move(status)});
   }
 

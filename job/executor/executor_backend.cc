@@ -70,14 +70,15 @@ struct ExecutorBackend::Impl final : task::TaskListener {
   std::unique_ptr<blocks::RemoteBlocks> blocks;
   std::unique_ptr<dag::SpillSpace> spill;
   GangRanks ranks{[this](const TaskAttempt& id, std::uint32_t epoch, std::uint64_t round, std::string bytes) {
-    wire::FromExecutor message;
-    wire::GangExchange* exchange = message.mutable_gang_exchange();
-    dag::ToWire(id, exchange->mutable_id());
-    exchange->set_epoch(epoch);
-    exchange->set_round(round);
-    exchange->set_value(std::move(bytes));
-    Send(message);
-  }};
+                    wire::FromExecutor message;
+                    wire::GangExchange* exchange = message.mutable_gang_exchange();
+                    dag::ToWire(id, exchange->mutable_id());
+                    exchange->set_epoch(epoch);
+                    exchange->set_round(round);
+                    exchange->set_value(std::move(bytes));
+                    Send(message);
+                  },
+                  [this](const TaskAttempt& id) { TellReached(id); }};
   std::unique_ptr<task::TaskRunner> runner;
 
   mutable std::mutex mutex;  // guards everything down to `main_exit`
@@ -114,7 +115,28 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     counters->set_bytes_spilled(c.bytes_spilled);
   }
 
+  void TellProgressOf(const TaskAttempt& id, const task::TaskCounters& counters, const GangRanks::Said& said) {
+    wire::FromExecutor message;
+    dag::ToWire(id, message.mutable_progress()->mutable_id());
+    ToWire(counters, message.mutable_progress()->mutable_counters());
+    message.mutable_progress()->set_line(said.line);
+    message.mutable_progress()->set_reached(said.reached);
+    Send(message);
+  }
+
+  // What a rank has got to decides how often its gang may still fail, so it is told before the end of the rank, also a good one: another
+  // rank may fail later.
+  void TellReached(const TaskAttempt& id) {
+    const GangRanks::Said said = ranks.SaidBy(id);
+    if (said.reached == 0) return;
+    task::TaskCounters so_far;
+    for (const auto& [running, counters] : runner->RunningTasks())
+      if (running == id) so_far = counters;
+    TellProgressOf(id, so_far, said);
+  }
+
   void OnFinished(const TaskAttempt& id, dag::TaskResult result, const task::TaskCounters& c) override {
+    TellReached(id);
     wire::FromExecutor message;
     wire::TaskFinished* finished = message.mutable_task_finished();
     dag::ToWire(id, finished->mutable_id());
@@ -125,6 +147,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     Send(message);
   }
   void OnFailed(const TaskAttempt& id, Status status, task::TaskPlace place) override {
+    TellReached(id);
     wire::FromExecutor message;
     wire::TaskFailed* task_failed = message.mutable_task_failed();
     dag::ToWire(id, task_failed->mutable_id());
@@ -135,6 +158,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     Send(message);
   }
   void OnFetchFailed(const TaskAttempt& id, dag::SegmentRef lost, Status status) override {
+    TellReached(id);
     wire::FromExecutor message;
     wire::FetchFailed* fetch = message.mutable_fetch_failed();
     dag::ToWire(id, fetch->mutable_id());
@@ -161,12 +185,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
         const auto& said = now.emplace(id, Said(counters, ranks.SaidBy(id))).first->second;
         auto before = told.find(id);
         if (before != told.end() && before->second == said && !ranks.Has(id)) continue;
-        wire::FromExecutor message;
-        dag::ToWire(id, message.mutable_progress()->mutable_id());
-        ToWire(counters, message.mutable_progress()->mutable_counters());
-        message.mutable_progress()->set_line(said.second.line);
-        message.mutable_progress()->set_reached(said.second.reached);
-        Send(message);
+        TellProgressOf(id, counters, said.second);
         silent = false;
       }
       told = std::move(now);

@@ -16,6 +16,7 @@ constexpr int kArtifactsMax = 256;
 constexpr int kArgumentsMax = 65'536;
 constexpr std::size_t kSpecBytesMax = 3u << 20;
 constexpr std::size_t kSha256Bytes = 32;
+constexpr std::size_t kLineBytesMax = 200;  // of what a rank says of itself
 
 Status BadSpec(std::string why) {
   return {Code::kInvalid, "JOB10", "the job cannot be accepted", std::move(why), "submit it with the command of the same version"};
@@ -229,7 +230,9 @@ Result<std::optional<scheduler::Event>> FromWire(const wire::FromExecutor& in, E
           scheduler::GangExchanged{executor, job, dag::FromWire(exchange.id()), exchange.epoch(), exchange.round(), exchange.value()});
     }
     case wire::FromExecutor::kProgress:
-      return Answer();
+      return Answer(scheduler::TasksProgressed{executor,
+                                               {{dag::FromWire(in.progress().id()), FromWire(in.progress().counters()),
+                                                 in.progress().line().substr(0, kLineBytesMax), in.progress().reached()}}});
     case wire::FromExecutor::BODY_NOT_SET:
       break;
   }

@@ -67,12 +67,14 @@ TEST(ClusterGang, AKilledWorkerFreesTheOthersAndTheGangIsFormedAnew) {
   EXPECT_EQ(client->out(), "epoch 1, 3 ranks, sum 3\n");
 }
 
-// What a rank has reached comes to the master, else the second crash were the end.
-TEST(ClusterGang, AGangThatGetsFartherMayCrashAgain) {
+// What a rank has reached comes to the master though it ends a moment later, else the second crash, kill or error were the end.
+TEST(ClusterGang, AGangThatGetsFartherMayEndAgain) {
   GangCluster cluster({.workers = 2, .slots = 1});
-  auto [client, job] = cluster.Start("far", 2);
-  EXPECT_EQ(client->Wait(120'000), 0) << client->err();
-  EXPECT_EQ(client->out(), "epoch 2, 2 ranks, sum 1\n");
+  for (const char* mode : {"far_abort", "far_kill", "far_error"}) {
+    auto [client, job] = cluster.Start(mode, 2);
+    EXPECT_EQ(client->Wait(120'000), 0) << mode << ": " << client->err();
+    EXPECT_EQ(client->out(), "epoch 3, 2 ranks, sum 1\n") << mode;
+  }
 }
 
 TEST(ClusterGang, ARestartedMasterFormsItAnewUnderANumberOfItsOwn) {

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -86,7 +87,9 @@ inline Status HoldUntilLost(const std::string& mode, GangContext& gang) {
 }
 
 // `hold`: the first forming waits until it is lost. `stuck`: rank 0 of it does not even look. `throw`: rank 1 of every one throws.
-// `segv`: it crashes. `far`: it crashes in two formings, each of which has got farther.
+// `segv`: it crashes. `far_abort`, `far_kill`, `far_error`: it crashes, is killed or fails in some formings, each of which has got farther,
+// a moment after it has said so.
+inline constexpr std::uint32_t kFarEpochs = 3;
 inline Result<std::string> Rank(const std::string& mode, GangContext& gang) {
   ASSIGN_OR_RETURN(int sum, RingSum(gang));
   if (mode.starts_with("throw") && gang.rank() == 1) throw std::runtime_error("loss is not a number");
@@ -96,13 +99,15 @@ inline Result<std::string> Rank(const std::string& mode, GangContext& gang) {
     PutMark(mode, "ready", gang, std::to_string(getpid()));
     for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
   }
-  if (mode.starts_with("far") && gang.epoch() < 2) {
-    gang.Reached(gang.epoch() + 1);
-    std::this_thread::sleep_for(std::chrono::seconds(6));  // it is told each second, and that with the heartbeat
-    if (gang.rank() == 1) std::abort();
-    return gang.Exchange("").status();
+  if (mode.starts_with("far") && gang.epoch() < kFarEpochs) {
+    if (gang.rank() != 1) return gang.Exchange("").status();
+    // At once, so that nothing but what it says now can tell of it.
+    gang.Reached(2 * gang.epoch() + 1);
+    if (mode.starts_with("far_abort")) std::abort();
+    if (mode.starts_with("far_kill")) raise(SIGKILL);
+    return Status(Code::kUserError, "TEST04", "as far as this");
   }
-  if (gang.epoch() == 0 && !mode.starts_with("meet") && !mode.starts_with("far")) return HoldUntilLost(mode, gang);
+  if (gang.epoch() == 0 && !mode.starts_with("meet") && !mode.starts_with("far_")) return HoldUntilLost(mode, gang);
   return "epoch " + std::to_string(gang.epoch()) + ", " + std::to_string(gang.ranks()) + " ranks, sum " + std::to_string(sum);
 }
 
@@ -112,7 +117,11 @@ inline int RunGangJob(int argc, char** argv) {
   const std::string mode = argv[2];
   GangOptions options;
   options.placement_timeout_ms = std::strtoull(argv[4], nullptr, 10);
-  if (mode.starts_with("far")) options.attempts_max = 1;
+  // No forming may fail, or be lost, after another one that got as far.
+  if (mode.starts_with("far_")) {
+    options.attempts_max = 2;
+    options.restarts_max = 1;
+  }
   Result<std::string> result =
       RunGang(job, mode, static_cast<std::uint32_t>(std::atoi(argv[3])), [mode](GangContext& gang) { return Rank(mode, gang); }, options);
   if (!result.ok()) job.context().Fail(result.status());

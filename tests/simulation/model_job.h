@@ -68,6 +68,8 @@ struct ModelJob {
   bool has_gangs = false;
   std::set<std::uint64_t> large_values;  // gangs whose value is too large for the journal before it is published
   std::set<std::uint64_t> too_many;      // gangs that never fit
+  // Each forming of its gangs gets farther than the one before, and says so a moment before it fails: they may fail as often as they like.
+  bool climbs() const { return has_gangs && seed % 3 == 1; }
 
   // What the task makes of `inputs`. Null: they are a mix.
   std::shared_ptr<const Content> Make(std::uint64_t stage, std::uint32_t task, std::uint32_t attempt,

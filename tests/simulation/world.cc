@@ -22,6 +22,8 @@ std::string Text(const TaskAttempt& id) {
 Status Machine(const char* what) { return Status(Code::kUnavailable, "SIM01", what); }
 
 constexpr TimeUs kSecond = 1'000'000;
+// Formings of a gang that gets farther each time: more than it may fail without.
+constexpr std::uint32_t kFallsMax = 8;
 // A gang that fits is formed in this time at the latest when no worker is missing: whatever else runs here ends sooner.
 constexpr TimeUs kFormedBy = 25 * kSecond;
 constexpr TimeUs kPlacementSlack = kSecond;
@@ -610,8 +612,11 @@ void World::ReadInputs(std::size_t index, ExecutorId id, TaskAttempt attempt) {
   if (bad && (model.temper == Temper::kThrows || (model.temper == Temper::kThrowsOnce && attempt.attempt % 2 == 1)))
     return fail(TaskFailed{id, job, attempt, Status(Code::kUserError, "USER", "the lambda threw"), attempt.task, 42, "file"});
   if (bad && model.temper == Temper::kCrashes) return KillExecutor(worker, id, 11, random_.OneIn(2) ? &attempt : nullptr);
-  if (task.gang && options_.faults && queue_.now() < faults_end_ && random_.OneIn(50)) {
+  const bool falls = task.gang && model.climbs() && task.gang->rank == 0 && task.gang->epoch < kFallsMax;
+  if (task.gang && options_.faults && queue_.now() < faults_end_ && (falls || random_.OneIn(50))) {
     ++seen_[job].complaints;
+    if (model.climbs()) Tell(worker, TasksProgressed{id, {{attempt, {}, "", task.gang->epoch + std::uint64_t{1}}}});
+    if (falls) Mark("gang fails farther on");
     return fail(TaskFailed{id, job, attempt, Machine("a peer does not answer"), 0, 0, ""});
   }
   if (!task.gang && options_.faults && queue_.now() < faults_end_ && random_.OneIn(50))
@@ -878,7 +883,8 @@ void World::CheckFinish(const FinishJob& finish) {
                (model.temper == Temper::kCrashes && (status.tag() == "TASK04" || (model.has_gangs && status.tag() == "GANG03"))) ||
                (model.temper == Temper::kThrowsOnce && status.tag() == "USER") ||
                (status.tag() == "GANG01" && IsPlacementOver(model, seen, status)) ||
-               (status.tag() == "SIM01" && seen.complaints >= 5);  // as often as what is not available is tried again
+               // As often as what is not available is tried again, without getting farther.
+               (status.tag() == "SIM01" && seen.complaints >= 5 && !model.climbs());
   if (!legal) Violation("a job failed without a legal reason: " + status.ToString());
 }
 

@@ -171,6 +171,26 @@ TEST_F(GangEmbedded, AGangThatGetsFartherIsGivenItsTriesAnew) {
   EXPECT_EQ(*result, "2");
 }
 
+// Also where the rank that has said so ends well, and another one fails.
+TEST_F(GangEmbedded, WhatARankThatEndedWellHasReachedCounts) {
+  dag::Session job = Start(2);
+  std::atomic<std::uint64_t> reached{0};
+  Result<std::string> result = dag::RunGang(job, "farther", 2,
+                                            [&](GangContext& gang) -> Result<std::string> {
+                                              if (gang.epoch() == 2) return std::to_string(gang.epoch());
+                                              if (gang.rank() == 0) {
+                                                gang.Reached(gang.epoch() + 1);
+                                                reached.store(gang.epoch() + 1);
+                                                return std::string();
+                                              }
+                                              while (reached.load() <= gang.epoch()) std::this_thread::yield();
+                                              return Status(Code::kUserError, "MY01", "not yet");
+                                            },
+                                            {.attempts_max = 2});
+  ASSERT_TRUE(result.ok()) << result.status().ToString();
+  EXPECT_EQ(*result, "2");
+}
+
 TEST_F(GangEmbedded, AnInterruptFreesRanksThatWait) {
   dag::Session job = Start(2);
   std::atomic<int> waiting{0};

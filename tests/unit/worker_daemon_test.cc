@@ -290,11 +290,13 @@ class FakeMaster final : public rpc::ServerHandler {
     spec->add_artifact_names("../../the-job");
     Order(order);
   }
-  void RunTask(std::uint64_t executor, TaskAttempt id, std::vector<dag::SegmentRef> inputs = {}, bool verify = false) {
+  void RunTask(std::uint64_t executor, TaskAttempt id, std::vector<dag::SegmentRef> inputs = {}, bool verify = false,
+               bool is_rank = false) {
     wire::ToExecutor order;
     wire::RunTask* run = order.mutable_run_task();
     dag::ToWire(id, run->mutable_id());
     run->set_verify(verify);
+    if (is_rank) run->mutable_gang()->set_ranks(1);
     wire::TaskInput* input = run->add_inputs();
     for (const dag::SegmentRef& ref : inputs) dag::ToWire(ref, input->add_segments());
     wire::ToWorker message;
@@ -783,6 +785,17 @@ TEST_F(WorkerDaemonTest, ProgressOfRunningTasksRidesOnHeartbeats) {
   EXPECT_EQ(seen.line(), std::string(200, 'l')) << "a line is bounded";
   EXPECT_EQ(seen.reached(), 12u);
   EXPECT_TRUE(master_->WaitForBeat([](const wire::Heartbeat& b) { return b.progress_size() == 0; })) << "told once";
+}
+
+// A rank may end, or its machine be lost, before the next heartbeat.
+TEST_F(WorkerDaemonTest, WhatARankHasReachedIsPassedOnAtOnce) {
+  StartWorker();
+  master_->StartAndGreet(1, "serve", self_);
+  master_->RunTask(1, {StageId{kTells}, 1, 1});  // no rank: that has time
+  master_->RunTask(1, {StageId{kTells}, 2, 2}, {}, false, true);
+  const wire::TaskProgressReport told = master_->TakeFromExecutor(1, wire::FromExecutor::kProgress).progress();
+  EXPECT_EQ(dag::FromWire(told.id()), (TaskAttempt{StageId{kTells}, 2, 2}));
+  EXPECT_EQ(told.reached(), 12u);
 }
 
 // SIGTERM: told to the master; what runs and what jobs need stays, and with the last of it the worker goes, with exit 0.

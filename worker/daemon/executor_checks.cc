@@ -67,11 +67,14 @@ Result<ExecutorChecks::Verdict> ExecutorChecks::OnMessage(const std::string& pay
     case wire::FromExecutor::kProgress: {
       TaskAttempt id = dag::FromWire(message.progress().id());
       const wire::TaskCounters& c = message.progress().counters();
-      if (knows(id))
-        progress_[id] = {{c.records_in(), c.bytes_in(), c.records_out(), c.bytes_out(), c.bytes_spilled()},
-                         message.progress().line().substr(0, kLineBytesMax),
-                         message.progress().reached()};
-      return Verdict::kDrop;
+      if (!knows(id)) return Verdict::kDrop;
+      progress_[id] = {{c.records_in(), c.bytes_in(), c.records_out(), c.bytes_out(), c.bytes_spilled()},
+                       message.progress().line().substr(0, kLineBytesMax),
+                       message.progress().reached()};
+      auto rank = ranks_.find(id);
+      if (rank == ranks_.end() || message.progress().reached() <= rank->second) return Verdict::kDrop;
+      rank->second = message.progress().reached();
+      return Verdict::kForward;
     }
     case wire::FromExecutor::kGangExchange:
       if (message.gang_exchange().value().size() > kExchangeBytesMax) return Wrong("an exchange that is larger than they may be");
@@ -99,7 +102,7 @@ Status ExecutorChecks::OnOrder(const std::string& payload) {
                   "upgrade this worker");
   if (order.has_run_task()) {
     tasks_[dag::FromWire(order.run_task().id())] = order.run_task().verify();
-    if (order.run_task().has_gang()) ranks_.insert(dag::FromWire(order.run_task().id()));
+    if (order.run_task().has_gang()) ranks_.emplace(dag::FromWire(order.run_task().id()), 0);
   }
   return {};
 }

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -23,8 +22,9 @@ class ExecutorChecks {
 
   enum class Verdict { kHello, kForward, kDrop };
   // Reads one serialised FromExecutor. kHello: the first message, to be answered with the welcome and passed on. kInvalid WORKER20: it
-  // cannot be right; the executor must end. Progress is kept for TakeProgress(). Segments of attempts that ended without needing
-  // them are freed on the way.
+  // cannot be right; the executor must end. Progress is kept for TakeProgress(); where a rank has got farther by it, it is forwarded, too:
+  // the next heartbeat may come after the rank's end, or not at all. Segments of attempts that ended without needing them are freed on the
+  // way.
   Result<Verdict> OnMessage(const std::string& payload);
 
   // Notes what is ordered: one serialised ToExecutor on its way to the executor. kInvalid: it cannot be read (the master's fault).
@@ -51,8 +51,8 @@ class ExecutorChecks {
   blocks::BlockStore* const store_;
   bool welcomed_ = false, main_returned_ = false;
   std::uint64_t last_action_ = 0;
-  std::map<TaskAttempt, bool> tasks_;  // ordered, not ended -> is it a verifying run
-  std::set<TaskAttempt> ranks_;        // those of them that are ranks of gangs
+  std::map<TaskAttempt, bool> tasks_;           // ordered, not ended -> is it a verifying run
+  std::map<TaskAttempt, std::uint64_t> ranks_;  // those of them that are ranks of gangs -> what they have reached
   std::map<TaskAttempt, Progress> progress_;
 };
 
