@@ -52,4 +52,9 @@ struct RankPlan {
 Result<RankPlan> BuildProgram(std::string_view algorithm, const Request& request, std::int32_t rank);
 Result<RankPlan> BuildProgram(const Algorithm& algorithm, const Request& request, std::int32_t rank);
 
+// The same in two parts, for who takes one rank's program after the other and does not keep them all: what all share, once; and the program
+// of a rank that the request has.
+Result<Header> BuildHeader(const Algorithm& algorithm, const Request& request);
+Program BuildProgram(const Algorithm& algorithm, const Header& header, std::int32_t rank);
+
 }  // namespace ropewalk::collective

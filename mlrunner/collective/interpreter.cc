@@ -4,23 +4,41 @@
 
 namespace ropewalk::collective {
 
+Course::Course(const Program& program, const Layout& layout) : total(program.steps.size()), watched(program.steps.size(), kNone) {
+  auto watch = [this](std::int32_t step) {
+    if (watched[step] == kNone) watched[step] = watched_count++;
+  };
+  for (const Channel& channel : program.channels) {
+    std::int64_t times = 1;
+    for (std::int32_t i = channel.first_step; i < channel.first_step + channel.step_count; ++i) {
+      const Step& step = program.steps[i];
+      if (step.op == Op::kLoop) times *= layout.Trips(step.loop);
+      total[i] = times;
+      if (step.op == Op::kEndLoop) times /= layout.Trips(step.loop);
+      if (step.dependency_count > 0) watch(i);
+    }
+  }
+  for (const Dependency& dependency : program.dependencies) watch(program.channels[dependency.channel].first_step + dependency.step);
+}
+
 Interpreter::Interpreter(const Program* program, const Layout* layout)
     : program_(program),
       layout_(layout),
+      own_(std::make_unique<Course>(*program, *layout)),
+      course_(own_.get()),
+      rank_(program->rank),
       at_(program->channels.size()),
-      done_(program->steps.size()),
-      total_(program->steps.size()),
-      iterations_(program->loops.size()) {
-  for (const Channel& channel : program->channels) {
-    std::int64_t times = 1;
-    for (std::int32_t i = 0; i < channel.step_count; ++i) {
-      const Step& step = program->steps[channel.first_step + i];
-      if (step.op == Op::kLoop) times *= layout->Trips(step.loop);
-      total_[channel.first_step + i] = times;
-      if (step.op == Op::kEndLoop) times /= layout->Trips(step.loop);
-    }
-  }
-}
+      done_(static_cast<std::size_t>(course_->watched_count)),
+      iterations_(program->loops.size()) {}
+
+Interpreter::Interpreter(const Program* program, const Layout* layout, const Course* course, std::int32_t rank)
+    : program_(program),
+      layout_(layout),
+      course_(course),
+      rank_(rank),
+      at_(program->channels.size()),
+      done_(static_cast<std::size_t>(course->watched_count)),
+      iterations_(program->loops.size()) {}
 
 void Interpreter::Restart() {
   for (Position& at : at_) at.step = 0;
@@ -29,15 +47,15 @@ void Interpreter::Restart() {
 }
 
 std::int64_t Interpreter::NeededOf(const Dependency& dependency) const {
-  if (dependency.lag == kAllTrips) return total_[program_->channels[dependency.channel].first_step + dependency.step];
-  std::int64_t mine = done_[program_->channels[current_].first_step + at_[current_].step];
+  if (dependency.lag == kAllTrips) return course_->total[program_->channels[dependency.channel].first_step + dependency.step];
+  std::int64_t mine = DoneOf(program_->channels[current_].first_step + at_[current_].step);
   return mine + 1 - dependency.lag;
 }
 
 bool Interpreter::DependenciesHold(const Step& step) const {
   for (std::int32_t i = 0; i < step.dependency_count; ++i) {
     const Dependency& dependency = program_->dependencies[step.first_dependency + i];
-    if (done_before(dependency.channel, dependency.step) < NeededOf(dependency)) return false;
+    if (DoneOf(program_->channels[dependency.channel].first_step + dependency.step) < NeededOf(dependency)) return false;
   }
   return true;
 }
@@ -52,18 +70,18 @@ Outcome Interpreter::StepOnce(std::int32_t channel, Machine& machine) {
   if (step.dependency_count > 0 && !DependenciesHold(step)) return Outcome::kBlocked;
   if (step.op == Op::kLoop) {
     iterations_[step.loop] = 0;
-    ++done_[first + at.step++];
+    CountDone(first + at.step++);
     return Outcome::kDone;
   }
   if (step.op == Op::kEndLoop) {
-    ++done_[first + at.step];
+    CountDone(first + at.step);
     at_border_ = true;
     at.step = ++iterations_[step.loop] < layout_->Trips(step.loop) ? step.jump + 1 : at.step + 1;
     return Outcome::kDone;
   }
   Outcome outcome = machine.Try(*this, step);
   if (outcome == Outcome::kDone) {
-    ++done_[first + at.step++];
+    CountDone(first + at.step++);
     ++steps_done_;
   }
   return outcome;

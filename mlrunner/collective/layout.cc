@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace ropewalk::collective {
 namespace {
@@ -34,34 +35,37 @@ std::int64_t EncodedBytes(const Codec& codec, std::int64_t count) {
   return (count + bucket - 1) / bucket * codec.bucket_header_bytes + (count * codec.bits + 7) / 8;
 }
 
-std::int64_t Layout::LengthOf(std::int32_t range, std::int32_t codec, const std::int64_t* iterations) const {
-  std::int64_t count = OfRange(range, iterations).count;
+std::int64_t Layout::LengthOf(std::int32_t range, std::int32_t codec, const std::int64_t* iterations, std::int32_t turn) const {
+  std::int64_t count = OfRange(range, iterations, turn).count;
   return codec == kNone ? count : EncodedBytes(header_->request.codecs[codec], count);
 }
 
-Extent Layout::Evaluate(std::int32_t id, const std::int64_t* iterations) const {
+Extent Layout::Evaluate(std::int32_t id, const std::int64_t* iterations, std::int32_t turn) const {
   const Range& range = shapes_->ranges[id];
   const std::int64_t ranks = header_->request.ranks;
+  auto turned = [&](std::int64_t number, std::int64_t of) { return !turns_.empty() && turns_[id] ? (number + turn) % of : number; };
   switch (range.kind) {
     case RangeKind::kNothing:
       return {};
     case RangeKind::kSpan:
       return {range.offset_scale * sizes_.count + range.offset_add, range.count_scale * sizes_.count + range.count_add};
     case RangeKind::kPart:
-      return PartsOf(OfRange(range.of, iterations), range.parts, range.index, range.run, range.align);
+      return PartsOf(OfRange(range.of, iterations, turn), range.parts, turned(range.index, range.parts), range.run, range.align);
     case RangeKind::kSegment: {
       std::int64_t iteration = iterations == nullptr ? 0 : iterations[range.loop];
-      return PartsOf(OfRange(range.of, iterations), trips_[range.loop] * range.lanes, iteration * range.lanes + range.lane, 1, range.align);
+      return PartsOf(OfRange(range.of, iterations, turn), trips_[range.loop] * range.lanes, iteration * range.lanes + range.lane, 1,
+                     range.align);
     }
     case RangeKind::kPlaced:
-      return {range.index * LengthOf(range.stride_of, range.codec, iterations), LengthOf(range.of, range.codec, iterations)};
+      return {range.index * LengthOf(range.stride_of, range.codec, iterations, turn), LengthOf(range.of, range.codec, iterations, turn)};
     case RangeKind::kTable: {
+      const std::int64_t row = turned(range.row, ranks), column = turned(range.column, ranks);
       std::int64_t before = 0;
       if (range.by_column)
-        for (std::int64_t row = 0; row < range.row; ++row) before += sizes_.table[row * ranks + range.column];
+        for (std::int64_t above = 0; above < row; ++above) before += sizes_.table[above * ranks + column];
       else
-        for (std::int64_t column = 0; column < range.column; ++column) before += sizes_.table[range.row * ranks + column];
-      return {before * range.count_scale, sizes_.table[range.row * ranks + range.column] * range.count_scale};
+        for (std::int64_t left = 0; left < column; ++left) before += sizes_.table[row * ranks + left];
+      return {before * range.count_scale, sizes_.table[row * ranks + column] * range.count_scale};
     }
     case RangeKind::kParameter:
       return {sizes_.parameters[range.row], sizes_.parameters[range.column]};
@@ -71,7 +75,7 @@ Extent Layout::Evaluate(std::int32_t id, const std::int64_t* iterations) const {
 
 void Layout::EvaluateFixed() {
   for (std::size_t id = 0; id < fixed_.size(); ++id)
-    if (!moves_[id]) fixed_[id] = Evaluate(static_cast<std::int32_t>(id), nullptr);
+    if (!moves_[id]) fixed_[id] = Evaluate(static_cast<std::int32_t>(id), nullptr, 0);
 }
 
 void Layout::SetColumn(std::int32_t column, const std::int64_t* counts) {
@@ -108,7 +112,17 @@ Status Layout::CountTrips(const std::vector<Loop>& loops, std::int32_t end, std:
 }
 
 Result<Layout> Layout::Make(const Header& header, const Shapes& shapes, const std::vector<Loop>& loops, const Sizes& sizes) {
+  return Make(header, shapes, loops, {}, sizes);
+}
+
+Result<Layout> Layout::MakeTurning(const Header& header, const Program& program, std::vector<bool> turns, const Sizes& sizes) {
+  return Make(header, program, program.loops, std::move(turns), sizes);
+}
+
+Result<Layout> Layout::Make(const Header& header, const Shapes& shapes, const std::vector<Loop>& loops, std::vector<bool> turns,
+                            const Sizes& sizes) {
   Layout layout;
+  layout.turns_ = std::move(turns);
   layout.header_ = &header;
   layout.shapes_ = &shapes;
   layout.sizes_ = sizes;
@@ -176,10 +190,10 @@ Result<Layout> Layout::Make(const Header& header, const Shapes& shapes, const st
     }
     // A loop's trips come from a range that stands before every range that moves with it.
     if (range.kind == RangeKind::kSegment) RETURN_IF_ERROR(layout.CountTrips(loops, range.loop + 1, id));
-    layout.moves_[id] = range.kind == RangeKind::kSegment || (range.of != kNone && layout.moves_[range.of]) ||
-                        (range.stride_of != kNone && layout.moves_[range.stride_of]);
+    layout.moves_[id] = range.kind == RangeKind::kSegment || (!layout.turns_.empty() && layout.turns_[id]) ||
+                        (range.of != kNone && layout.moves_[range.of]) || (range.stride_of != kNone && layout.moves_[range.stride_of]);
     if (layout.moves_[id]) continue;
-    layout.fixed_[id] = layout.Evaluate(id, nullptr);
+    layout.fixed_[id] = layout.Evaluate(id, nullptr, 0);
     if (layout.fixed_[id].count < 0 || layout.fixed_[id].offset < 0)
       return BadPlan("range " + std::to_string(id) + " has a negative length or offset",
                      "its length is " + std::to_string(layout.fixed_[id].count) + ", its offset " +
@@ -198,7 +212,9 @@ Result<Layout> Layout::Make(const Header& header, const Shapes& shapes, const st
                                                              std::to_string(header.buffers.size()) + " and range " +
                                                              std::to_string(chunk.range) + " of " + std::to_string(count));
     std::int32_t around = chunk.range;
-    while (layout.moves_[around] && shapes.ranges[around].kind != RangeKind::kPlaced) around = shapes.ranges[around].of;
+    // An entry of a table that turns moves in nothing.
+    while (layout.moves_[around] && shapes.ranges[around].kind != RangeKind::kPlaced && shapes.ranges[around].of != kNone)
+      around = shapes.ranges[around].of;
     std::int64_t end = layout.OfRange(around, first.data()).end();
     layout.elements_[chunk.buffer] = std::max(layout.elements_[chunk.buffer], end);
   }

@@ -38,12 +38,18 @@ class Layout {
   static Result<Layout> Make(const Header& header, const Program& program, const Sizes& sizes) {
     return Make(header, program, program.loops, sizes);
   }
+  // One layout for all ranks of a folded program (folded.h): the ranges that `turns` marks count their part, row and column from the rank
+  // that is given beside them.
+  static Result<Layout> MakeTurning(const Header& header, const Program& program, std::vector<bool> turns, const Sizes& sizes);
 
   // Of a range or chunk, at the iterations at which the loops stand (indexed by loop; may be null outside of loops).
-  Extent OfRange(std::int32_t range, const std::int64_t* iterations) const {
-    return moves_[range] ? Evaluate(range, iterations) : fixed_[range];
+  // `turn`: the rank that marked ranges count from.
+  Extent OfRange(std::int32_t range, const std::int64_t* iterations, std::int32_t turn = 0) const {
+    return moves_[range] ? Evaluate(range, iterations, turn) : fixed_[range];
   }
-  Extent OfChunk(std::int32_t chunk, const std::int64_t* iterations) const { return OfRange(shapes_->chunks[chunk].range, iterations); }
+  Extent OfChunk(std::int32_t chunk, const std::int64_t* iterations, std::int32_t turn = 0) const {
+    return OfRange(shapes_->chunks[chunk].range, iterations, turn);
+  }
   // Replaces column `column` of the count table by what the peers said; what depends on it is computed anew, without allocation.
   void SetColumn(std::int32_t column, const std::int64_t* counts);
   // Replaces the row of a rank, which it knows itself, likewise: its first columns.
@@ -63,15 +69,18 @@ class Layout {
 
  private:
   Status CountTrips(const std::vector<Loop>& loops, std::int32_t end, std::int32_t ranges_known);
-  Extent Evaluate(std::int32_t range, const std::int64_t* iterations) const;
+  static Result<Layout> Make(const Header& header, const Shapes& shapes, const std::vector<Loop>& loops, std::vector<bool> turns,
+                             const Sizes& sizes);
+  Extent Evaluate(std::int32_t range, const std::int64_t* iterations, std::int32_t turn) const;
   void EvaluateFixed();
-  std::int64_t LengthOf(std::int32_t range, std::int32_t codec, const std::int64_t* iterations) const;
+  std::int64_t LengthOf(std::int32_t range, std::int32_t codec, const std::int64_t* iterations, std::int32_t turn) const;
 
   const Header* header_ = nullptr;
   const Shapes* shapes_ = nullptr;
   Sizes sizes_;
   std::vector<Extent> fixed_;  // by range
-  std::vector<bool> moves_;    // by range: depends on a loop
+  std::vector<bool> moves_;    // by range: depends on a loop, or on whose rank it is
+  std::vector<bool> turns_;    // by range, or empty: counts from the rank
   std::vector<std::int64_t> trips_, element_bytes_, elements_;
 };
 

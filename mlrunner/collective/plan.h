@@ -143,11 +143,13 @@ struct Loop {
   std::int32_t lanes = 1;
   std::int64_t trips = 0;
   std::int32_t parent = kNone;  // the loop around it
+  bool operator==(const Loop&) const = default;
 };
 
 struct Shapes {
   std::vector<Range> ranges;
   std::vector<Chunk> chunks;
+  bool operator==(const Shapes&) const = default;
 };
 
 // ---- steps -------------------------------------------------------------------------------------------------------------------------
@@ -188,6 +190,7 @@ struct Operand {
   std::int32_t peer = kNone;
   std::int32_t scale = kNone;  // index into the header's scales
   bool decode = false;
+  bool operator==(const Operand&) const = default;
 };
 
 // The step waits until `step` of `channel` was done often enough: once more than the lag allows for each time that this step was done; a
@@ -195,6 +198,7 @@ struct Operand {
 inline constexpr std::int32_t kAllTrips = -1;
 struct Dependency {
   std::int32_t channel = 0, step = 0, lag = 0;
+  bool operator==(const Dependency&) const = default;
 };
 
 struct Step {
@@ -213,6 +217,7 @@ struct Step {
   Collective native = Collective::kAllreduce;
   std::int32_t first_operand = 0, operand_count = 0;
   std::int32_t first_dependency = 0, dependency_count = 0;
+  bool operator==(const Step&) const = default;
 };
 
 // A channel runs its steps in order; channels of a rank are independent but for dependencies. Messages between two ranks are ordered
@@ -221,11 +226,13 @@ enum class Start : std::uint8_t { kLocalCall, kMessage /* also without a local c
 struct Channel {
   Start start = Start::kLocalCall;
   std::int32_t first_step = 0, step_count = 0;
+  bool operator==(const Channel&) const = default;
 };
 
 // What this rank may have sent on `channel` to `peer` and not yet consumed there, in messages.
 struct Edge {
   std::int32_t peer = 0, channel = 0, slots = 1;
+  bool operator==(const Edge&) const = default;
 };
 
 struct Program : Shapes {
@@ -236,6 +243,7 @@ struct Program : Shapes {
   std::vector<Operand> operands;
   std::vector<Dependency> dependencies;
   std::vector<Edge> edges;
+  bool operator==(const Program&) const = default;
 };
 
 // ---- what must be true afterwards --------------------------------------------------------------------------------------------------

@@ -1,39 +1,40 @@
 #include "mlrunner/collective/simulate.h"
 
 #include <algorithm>
-#include <deque>
+#include <functional>
 #include <map>
-#include <memory>
-#include <tuple>
+#include <unordered_map>
 #include <utility>
 
-#include "mlrunner/collective/check/check.h"
+#include "mlrunner/collective/folded.h"
 #include "mlrunner/collective/interpreter.h"
 
 namespace ropewalk::collective {
 namespace {
 
-constexpr std::uint64_t kEventsMax = 200'000'000;
+// Steps, and for each at most: its processor's end, its way into the network, a settlement there, its end and its arrival, and whom it
+// frees. So a plan whose loops end takes fewer events; this is a guard against our own mistakes.
+constexpr std::uint64_t kEventsOfStepMax = 32;
 
 // All ranks in virtual time. A rank has one processor: what a step costs, no other step of the rank gets.
 class TimeMachine : public Machine {
  public:
-  TimeMachine(const Plan& plan, const SimulateOptions& options, std::vector<Layout>* layouts)
-      : plan_(plan), options_(options), network_(&queue_, plan.header.request.ranks, options.network) {
-    const std::int32_t ranks = plan.header.request.ranks;
+  TimeMachine(const Header& header, const FoldedPrograms& programs, sim::Topology topology, const SimulateOptions& options)
+      : header_(header), programs_(programs), options_(options), network_(&queue_, std::move(topology)) {
+    const std::int32_t ranks = header.request.ranks;
     ranks_.resize(ranks);
+    there_.resize(static_cast<std::size_t>(ranks) * header.channel_count);
     report_.ends_ns.resize(ranks);
     report_.sent_bytes.resize(ranks);
     report_.sent_messages.resize(ranks);
-    report_.trace.resize(ranks);
-    for (const Program& program : plan.programs) {
-      for (const Edge& edge : program.edges) lines_[{program.rank, edge.peer, edge.channel}].slots = edge.slots;
-      interpreters_.push_back(std::make_unique<Interpreter>(&program, &(*layouts)[program.rank]));
-    }
+    if (options.trace) report_.trace.resize(ranks);
+    interpreters_.reserve(ranks);
+    for (std::int32_t rank = 0; rank < ranks; ++rank) interpreters_.push_back(programs.MakeInterpreter(rank));
   }
 
   Result<SimulateReport> Run() {
-    for (std::int32_t rank = 0; rank < plan_.header.request.ranks; ++rank) {
+    const std::int32_t ranks = header_.request.ranks;
+    for (std::int32_t rank = 0; rank < ranks; ++rank) {
       std::int64_t start = options_.start_ns.empty() ? 0 : options_.start_ns[rank];
       SetCalled(rank, start == 0);
       if (start > 0)
@@ -43,16 +44,22 @@ class TimeMachine : public Machine {
         });
       queue_.At(0, [this, rank] { Go(rank); });
     }
+    const std::uint64_t events_max = (static_cast<std::uint64_t>(programs_.steps_of_all_runs()) + 4 * ranks) * kEventsOfStepMax;
     for (std::uint64_t n = 0; queue_.RunOne(INT64_MAX); ++n)
-      if (n > kEventsMax) return Stuck("does not come to an end");
-    for (std::int32_t rank = 0; rank < plan_.header.request.ranks; ++rank)
-      for (std::int32_t channel = 0; channel < plan_.header.channel_count; ++channel)
-        if (!interpreters_[rank]->ended(channel)) return Stuck("rank " + std::to_string(rank) + " waits for ever");
-    for (std::int32_t rank = 0; rank < plan_.header.request.ranks; ++rank) {
+      if (n > events_max) return Stuck("does not come to an end");
+    for (std::int32_t rank = 0; rank < ranks; ++rank)
+      for (std::int32_t channel = 0; channel < header_.channel_count; ++channel)
+        if (!interpreters_[rank].ended(channel)) return Stuck("rank " + std::to_string(rank) + " waits for ever");
+    for (std::int32_t rank = 0; rank < ranks; ++rank) {
       report_.end_ns = std::max(report_.end_ns, report_.ends_ns[rank]);
-      report_.steps += interpreters_[rank]->steps_done();
+      report_.steps += interpreters_[rank].steps_done();
     }
-    report_.trace = options_.trace ? ByChannel(std::move(report_.trace)) : Trace{};
+    report_.trace = ByChannel(std::move(report_.trace));
+    report_.programs_kept = programs_.kinds();
+    report_.steps_kept = programs_.steps_kept();
+    report_.edges_used = static_cast<std::int64_t>(lines_.size());
+    report_.events = queue_.steps();
+    report_.network = network_.counters();
     return std::move(report_);
   }
 
@@ -63,8 +70,10 @@ class TimeMachine : public Machine {
       case Op::kWait:
         return counters_[{at.rank(), step.counter}] >= step.threshold ? Outcome::kDone : Outcome::kBlocked;
       case Op::kFlush: {
-        const Line& line = lines_[{at.rank(), step.to, at.channel()}];
-        return line.unconsumed == 0 && line.one_sided == 0 ? Outcome::kDone : Outcome::kBlocked;
+        Line* line = LineOf(at.rank(), Peer(at, step.to), at.channel());
+        if (line->unconsumed == 0 && line->one_sided == 0) return Outcome::kDone;
+        line->sender_waits = true;
+        return Outcome::kBlocked;
       }
       case Op::kPut:
       case Op::kGet:
@@ -86,9 +95,14 @@ class TimeMachine : public Machine {
   }
 
  private:
+  // What is between two ranks on a channel.
   struct Line {
-    std::int64_t slots = 0, unconsumed = 0, one_sided = 0;
-    std::deque<std::int64_t> arrived;  // bytes
+    std::int32_t from = 0, to = 0;
+    std::int32_t slots = 0, unconsumed = 0, arrived = 0, one_sided = 0;
+    std::int32_t wanted = 0;  // of what has arrived: what the receiver's step has found so far
+    // A rank is looked at again when what one of its channels stands at can have changed, not whenever something comes.
+    bool receiver_waits = false, sender_waits = false;
+    std::vector<std::int64_t> bytes;  // of unconsumed messages, for the trace
   };
   struct Rank {
     sim::TimeUs busy_until = 0;
@@ -96,24 +110,39 @@ class TimeMachine : public Machine {
   };
 
   Status Stuck(const std::string& why) const {
-    return Status(Code::kInvalid, "COLL03", plan_.header.algorithm + " does not end in virtual time", why, "check the plan");
+    return Status(Code::kInvalid, "COLL03", header_.algorithm + " does not end in virtual time", why, "check the plan");
   }
   void SetCalled(std::int32_t rank, bool called) {
     ranks_[rank].called = called;
-    const Program& program = plan_.programs[rank];
+    const Program& program = programs_.program(rank);
     for (std::size_t channel = 0; channel < program.channels.size(); ++channel)
-      if (program.channels[channel].start == Start::kLocalCall) interpreters_[rank]->SetStarted(static_cast<std::int32_t>(channel), called);
+      if (program.channels[channel].start == Start::kLocalCall) interpreters_[rank].SetStarted(static_cast<std::int32_t>(channel), called);
+  }
+  std::int32_t HostOf(std::int32_t rank) const { return options_.host_of_rank.empty() ? rank : options_.host_of_rank[rank]; }
+  std::int32_t Peer(const Interpreter& at, std::int32_t distance) const { return programs_.PeerOf(at.rank(), distance); }
+  Line* LineOf(std::int32_t from, std::int32_t to, std::int32_t channel) {
+    const auto ranks = static_cast<std::uint64_t>(header_.request.ranks), channels = static_cast<std::uint64_t>(header_.channel_count);
+    auto [found, is_new] = lines_.try_emplace((static_cast<std::uint64_t>(from) * ranks + to) * channels + channel);
+    Line* line = &found->second;
+    if (is_new) {
+      line->from = from;
+      line->to = to;
+      for (const Edge& edge : programs_.program(from).edges)
+        if (edge.channel == channel && programs_.PeerOf(from, edge.peer) == to) line->slots = edge.slots;
+    }
+    return line;
   }
   double Bytes(const Interpreter& at, std::int32_t chunk) const {
     return static_cast<double>(at.At(chunk).count * at.layout().BytesOfElement(at.program().chunks[chunk].buffer));
   }
   void Go(std::int32_t rank) {
-    std::uint64_t before = interpreters_[rank]->steps_done();
-    interpreters_[rank]->Advance(*this);
-    if (interpreters_[rank]->steps_done() != before) report_.ends_ns[rank] = std::max(queue_.now(), ranks_[rank].busy_until);
+    std::uint64_t before = interpreters_[rank].steps_done();
+    interpreters_[rank].Advance(*this);
+    if (interpreters_[rank].steps_done() != before) report_.ends_ns[rank] = std::max(queue_.now(), ranks_[rank].busy_until);
   }
   // The rank's processor is taken for so long, beginning now.
   void Work(std::int32_t rank, double ns) {
+    if (!options_.slowness.empty()) ns *= options_.slowness[rank];
     auto ticks = static_cast<sim::TimeUs>(ns + 0.5);
     if (ticks <= 0) return;
     ranks_[rank].busy_until = std::max(queue_.now(), ranks_[rank].busy_until) + ticks;
@@ -125,18 +154,33 @@ class TimeMachine : public Machine {
     if (options_.trace) report_.trace[rank].push_back({true, channel, peer, bytes});
   }
 
+  // Whether every message that the step takes is there. Those that were found are not looked for again.
+  bool AllArrived(const Interpreter& at, const Step& step, std::int32_t* there) {
+    const Operand* operands = at.program().operands.data() + step.first_operand;
+    for (; *there < step.operand_count; ++*there) {
+      if (operands[*there].peer == kNone) continue;
+      Line* line = LineOf(Peer(at, operands[*there].peer), at.rank(), at.channel());
+      if (line->arrived <= line->wanted) {
+        line->receiver_waits = true;
+        return false;
+      }
+      ++line->wanted;
+    }
+    return true;
+  }
+
   Outcome Data(const Interpreter& at, const Step& step) {
     const std::int32_t rank = at.rank(), channel = at.channel();
     const Operand* operands = at.program().operands.data() + step.first_operand;
-    std::map<Line*, std::size_t> wanted;
-    for (std::int32_t i = 0; i < step.operand_count; ++i) {
-      if (operands[i].peer == kNone) continue;
-      Line* line = &lines_[{operands[i].peer, rank, channel}];
-      if (line->arrived.size() < ++wanted[line]) return Outcome::kBlocked;
+    std::int32_t& there = there_[static_cast<std::size_t>(rank) * header_.channel_count + channel];
+    if (!AllArrived(at, step, &there)) return Outcome::kBlocked;
+    Line* out = step.to == kNone ? nullptr : LineOf(rank, Peer(at, step.to), channel);
+    if (out != nullptr && out->unconsumed >= out->slots) {
+      out->sender_waits = true;
+      return Outcome::kBlocked;
     }
-    Line* out = step.to == kNone ? nullptr : &lines_[{rank, step.to, channel}];
-    if (out != nullptr && out->unconsumed >= out->slots) return Outcome::kBlocked;
 
+    there = 0;
     double ns = 0;
     for (std::int32_t i = 0; i < step.operand_count; ++i) {
       const Operand& operand = operands[i];
@@ -144,12 +188,7 @@ class TimeMachine : public Machine {
       if (operand.decode) ns += options_.code_ns_per_byte * Bytes(at, step.dst);
       if (operand.peer == kNone) continue;
       ns += static_cast<double>(options_.overhead_ns);
-      Line& line = lines_[{operand.peer, rank, channel}];
-      if (options_.trace) report_.trace[rank].push_back({false, channel, operand.peer, line.arrived.front()});
-      line.arrived.pop_front();
-      --line.unconsumed;
-      // A slot is free: the sender may go on, if it waited for that.
-      queue_.At(queue_.now(), [this, peer = operand.peer] { Go(peer); });
+      Take(rank, channel, LineOf(Peer(at, operand.peer), rank, channel));
     }
     if (step.op == Op::kCopy) ns += options_.copy_ns_per_byte * Bytes(at, step.dst);
     if (step.op == Op::kEncode) ns += options_.code_ns_per_byte * Bytes(at, operands[0].chunk);
@@ -160,67 +199,92 @@ class TimeMachine : public Machine {
     Work(rank, ns + static_cast<double>(options_.overhead_ns));
     auto bytes = static_cast<std::int64_t>(Bytes(at, step.dst != kNone ? step.dst : operands[0].chunk));
     ++out->unconsumed;
-    Sent(rank, channel, step.to, bytes);
-    queue_.At(ranks_[rank].busy_until, [this, rank, to = step.to, bytes, out] {
-      network_.Send(rank, to, bytes, [this, to, bytes, out] {
-        out->arrived.push_back(bytes);
-        Go(to);
-      });
+    if (options_.trace) out->bytes.push_back(bytes);
+    Sent(rank, channel, out->to, bytes);
+    Post(rank, out->to, bytes, [this, out] {
+      ++out->arrived;
+      if (!out->receiver_waits) return;
+      out->receiver_waits = false;
+      Go(out->to);
     });
     return Outcome::kDone;
   }
 
+  void Take(std::int32_t rank, std::int32_t channel, Line* line) {
+    if (options_.trace) {
+      report_.trace[rank].push_back({false, channel, line->from, line->bytes.front()});
+      line->bytes.erase(line->bytes.begin());
+    }
+    --line->arrived;
+    --line->wanted;
+    --line->unconsumed;
+    if (!line->sender_waits) return;
+    line->sender_waits = false;
+    queue_.At(queue_.now(), [this, line] { Go(line->from); });
+  }
+
+  // As soon as the rank's processor is done with it.
+  void Post(std::int32_t rank, std::int32_t to, std::int64_t bytes, std::function<void()> deliver) {
+    if (ranks_[rank].busy_until <= queue_.now()) {
+      network_.Send(HostOf(rank), HostOf(to), bytes, std::move(deliver));
+      return;
+    }
+    queue_.At(ranks_[rank].busy_until, [this, rank, to, bytes, deliver = std::move(deliver)]() mutable {
+      network_.Send(HostOf(rank), HostOf(to), bytes, std::move(deliver));
+    });
+  }
+
   void OneSided(const Interpreter& at, const Step& step) {
-    const std::int32_t rank = at.rank(), to = step.to;
+    const std::int32_t rank = at.rank(), to = Peer(at, step.to);
     Work(rank, static_cast<double>(options_.overhead_ns));
-    sim::TimeUs when = std::max(queue_.now(), ranks_[rank].busy_until);
     if (step.op == Op::kNotify) {
       auto raise = [this, to, counter = step.counter] {
         ++counters_[{to, counter}];
         Go(to);
       };
-      if (rank == to) {
-        queue_.At(when, raise);
-        return;
-      }
-      Sent(rank, at.channel(), to, 0);
-      queue_.At(when, [this, rank, to, raise] { network_.Send(rank, to, 0, raise); });
+      if (rank != to) Sent(rank, at.channel(), to, 0);
+      Post(rank, to, 0, raise);
       return;
     }
-    Line* line = &lines_[{rank, to, at.channel()}];
+    Line* line = LineOf(rank, to, at.channel());
     ++line->one_sided;
     auto bytes = static_cast<std::int64_t>(Bytes(at, step.remote));
-    auto done = [this, rank, line] {
+    auto done = [this, line] {
       --line->one_sided;
-      Go(rank);
+      Go(line->from);
     };
     if (step.op == Op::kGet) {
       // The peer's memory is read; nothing of its program knows.
       report_.sent_bytes[to] += bytes;
       ++report_.sent_messages[to];
       if (options_.trace) report_.trace[rank].push_back({false, at.channel(), to, bytes});
-      queue_.At(when, [this, rank, to, bytes, done] {
-        network_.Send(rank, to, 0, [this, rank, to, bytes, done] { network_.Send(to, rank, bytes, done); });
-      });
+      Post(rank, to, 0, [this, rank, to, bytes, done] { network_.Send(HostOf(to), HostOf(rank), bytes, done); });
       return;
     }
     Sent(rank, at.channel(), to, bytes);
-    queue_.At(when, [this, rank, to, bytes, done] { network_.Send(rank, to, bytes, done); });
+    Post(rank, to, bytes, done);
   }
 
-  // A library's collective, taken as direct: two rounds in which each byte is sent and received once.
+  // A library's collective, taken as direct: two rounds in which each byte is sent and received once, over the ways from each rank to the
+  // next.
   Outcome Native(const Interpreter& at, const Step& step) {
     auto& meeting = natives_[{step.group, at.channel()}];
     if (meeting.released.count(at.rank()) > 0) {
       meeting.released.erase(at.rank());
       return Outcome::kDone;
     }
-    std::size_t size = step.group == kNone ? plan_.header.request.ranks : plan_.header.groups[step.group].size();
+    std::size_t size = step.group == kNone ? header_.request.ranks : header_.groups[step.group].size();
     if (!meeting.arrived.insert({at.rank(), true}).second || meeting.arrived.size() < size) return Outcome::kBlocked;
-    double part = Bytes(at, step.dst) * static_cast<double>(size - 1) / static_cast<double>(size);
-    auto ns = static_cast<sim::TimeUs>(2 * (static_cast<double>(options_.network.latency_ns) + part * options_.network.ns_per_byte));
     std::vector<std::int32_t> ranks;
     for (const auto& [rank, here] : meeting.arrived) ranks.push_back(rank);
+    double latency_ns = 0, ns_per_byte = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      const sim::Network::Path path = network_.PathOf(HostOf(ranks[i]), HostOf(ranks[(i + 1) % size]));
+      latency_ns = std::max(latency_ns, static_cast<double>(path.latency_ns));
+      ns_per_byte = std::max(ns_per_byte, path.ns_per_byte);
+    }
+    double part = Bytes(at, step.dst) * static_cast<double>(size - 1) / static_cast<double>(size);
+    auto ns = static_cast<sim::TimeUs>(2 * (latency_ns + part * ns_per_byte));
     for (std::int32_t rank : ranks)
       Sent(rank, at.channel(), rank, NativeBytes(static_cast<std::int64_t>(Bytes(at, step.dst)), static_cast<std::int64_t>(size)));
     queue_.After(ns, [this, ranks, key = std::pair(step.group, at.channel())] {
@@ -234,17 +298,47 @@ class TimeMachine : public Machine {
   struct Meeting {
     std::map<std::int32_t, bool> arrived, released;
   };
-  const Plan& plan_;
+  const Header& header_;
+  const FoldedPrograms& programs_;
   const SimulateOptions& options_;
   sim::EventQueue queue_;
   sim::Network network_;
-  std::vector<std::unique_ptr<Interpreter>> interpreters_;
+  std::vector<Interpreter> interpreters_;
   std::vector<Rank> ranks_;
-  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, Line> lines_;
+  std::vector<std::int32_t> there_;                // by rank and channel: operands of its step whose messages were found
+  std::unordered_map<std::uint64_t, Line> lines_;  // by sender, receiver and channel
   std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> counters_;
   std::map<std::pair<std::int32_t, std::int32_t>, Meeting> natives_;
   SimulateReport report_;
 };
+
+// Starts and the like are for each rank or not given.
+Status CheckOptions(std::int32_t ranks, const SimulateOptions& options) {
+  auto fits = [ranks](std::size_t given) { return given == 0 || given == static_cast<std::size_t>(ranks); };
+  if (!fits(options.start_ns.size()) || !fits(options.slowness.size()) || !fits(options.host_of_rank.size()))
+    return Status(Code::kInvalid, "COLL02", "simulate: a start, a slowness and a host for each rank are needed",
+                  "for " + std::to_string(ranks) + " ranks there are " + std::to_string(options.start_ns.size()) + " starts, " +
+                      std::to_string(options.slowness.size()) + " slownesses and " + std::to_string(options.host_of_rank.size()) + " hosts",
+                  "give as many as ranks, or none: then all start at 0, are equally fast, and stand on the host of their number");
+  if (options.topology != nullptr) RETURN_IF_ERROR(sim::Check(*options.topology));
+  const std::int32_t hosts = options.topology != nullptr ? options.topology->hosts : ranks;
+  std::vector<bool> taken(static_cast<std::size_t>(hosts));
+  for (std::int32_t rank = 0; rank < ranks; ++rank) {
+    const std::int32_t host = options.host_of_rank.empty() ? rank : options.host_of_rank[rank];
+    if (host < 0 || host >= hosts || taken[host])
+      return Status(Code::kInvalid, "COLL02", "simulate: rank " + std::to_string(rank) + " has no host of its own",
+                    "it should stand on host " + std::to_string(host) + " of " + std::to_string(hosts) +
+                        ", which does not exist or is another rank's",
+                    "give a topology with a host for each rank, and name each host once; hosts that are left over do nothing");
+    taken[host] = true;
+  }
+  return {};
+}
+
+Result<SimulateReport> Run(const Header& header, const FoldedPrograms& programs, const SimulateOptions& options) {
+  sim::Topology topology = options.topology != nullptr ? *options.topology : sim::PlainTopology(header.request.ranks, options.network);
+  return TimeMachine(header, programs, std::move(topology), options).Run();
+}
 
 }  // namespace
 
@@ -265,19 +359,28 @@ Result<std::uint64_t> CountSteps(const Header& header, const Program& program, c
 }
 
 Result<SimulateReport> Simulate(const Plan& plan, const SimulateOptions& options) {
-  const auto ranks = static_cast<std::size_t>(plan.header.request.ranks);
-  if (plan.programs.size() != ranks || (!options.start_ns.empty() && options.start_ns.size() != ranks))
-    return Status(Code::kInvalid, "COLL02", "simulate: a program and a start for each rank are needed",
-                  "for " + std::to_string(ranks) + " ranks there are " + std::to_string(plan.programs.size()) + " programs and " +
-                      std::to_string(options.start_ns.size()) + " starts",
-                  "simulate what BuildPlan() returned, and give as many starts as ranks, or none: then all start at 0");
-  std::vector<Layout> layouts;
-  for (const Program& program : plan.programs) {
-    RETURN_IF_ERROR(CheckProgram(plan.header, program));
-    ASSIGN_OR_RETURN(Layout layout, Layout::Make(plan.header, program, options.sizes));
-    layouts.push_back(std::move(layout));
-  }
-  return TimeMachine(plan, options, &layouts).Run();
+  const std::int32_t ranks = plan.header.request.ranks;
+  if (plan.programs.size() != static_cast<std::size_t>(ranks))
+    return Status(Code::kInvalid, "COLL02", "simulate: a program for each rank is needed",
+                  "for " + std::to_string(ranks) + " ranks there are " + std::to_string(plan.programs.size()) + " programs",
+                  "simulate what BuildPlan() returned");
+  RETURN_IF_ERROR(CheckOptions(ranks, options));
+  FoldedPrograms programs(&plan.header, &options.sizes);
+  for (const Program& program : plan.programs) RETURN_IF_ERROR(programs.Add(program));
+  return Run(plan.header, programs, options);
+}
+
+Result<SimulateReport> Simulate(std::string_view algorithm, const Request& request, const SimulateOptions& options) {
+  ASSIGN_OR_RETURN(const Algorithm* found, FindAlgorithm(Algorithms(), algorithm));
+  return Simulate(*found, request, options);
+}
+
+Result<SimulateReport> Simulate(const Algorithm& algorithm, const Request& request, const SimulateOptions& options) {
+  RETURN_IF_ERROR(CheckOptions(request.ranks, options));
+  ASSIGN_OR_RETURN(const Header header, BuildHeader(algorithm, request));
+  FoldedPrograms programs(&header, &options.sizes);
+  for (std::int32_t rank = 0; rank < request.ranks; ++rank) RETURN_IF_ERROR(programs.Add(BuildProgram(algorithm, header, rank)));
+  return Run(header, programs, options);
 }
 
 Result<Cost> EstimateCost(const Plan& plan, const CostOptions& options) {

@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/hash.h"
+
 namespace ropewalk::collective {
 
 RangeId ShapeWriter::Keep(const Range& range) {
-  auto found = std::find(shapes_->ranges.begin(), shapes_->ranges.end(), range);
-  if (found == shapes_->ranges.end()) found = shapes_->ranges.insert(found, range);
-  return static_cast<RangeId>(found - shapes_->ranges.begin());
+  std::uint64_t hash = static_cast<std::uint64_t>(range.kind);
+  for (std::int64_t part :
+       {std::int64_t{range.of}, std::int64_t{range.index}, std::int64_t{range.parts}, std::int64_t{range.run}, std::int64_t{range.loop},
+        std::int64_t{range.lane}, std::int64_t{range.row}, std::int64_t{range.column}, range.offset_scale, range.offset_add})
+    hash = HashCombine(hash, static_cast<std::uint64_t>(part));
+  return kept_ranges_.Find(&shapes_->ranges, range, hash);
 }
 
 RangeId ShapeWriter::Span(std::int64_t count_scale, std::int64_t count_add, std::int64_t offset_scale, std::int64_t offset_add) {
@@ -40,10 +45,8 @@ RangeId ShapeWriter::Parameter(std::int32_t offset, std::int32_t count) {
 }
 
 ChunkId ShapeWriter::At(std::int32_t buffer, RangeId range) {
-  Chunk chunk{buffer, range};
-  auto found = std::find(shapes_->chunks.begin(), shapes_->chunks.end(), chunk);
-  if (found == shapes_->chunks.end()) found = shapes_->chunks.insert(found, chunk);
-  return static_cast<ChunkId>(found - shapes_->chunks.begin());
+  const std::uint64_t hash = HashCombine(static_cast<std::uint64_t>(buffer), static_cast<std::uint64_t>(range));
+  return kept_chunks_.Find(&shapes_->chunks, {buffer, range}, hash);
 }
 
 Writer::Writer(const Header& header, Program* program)

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "mlrunner/collective/kept_once.h"
 #include "mlrunner/collective/plan.h"
 
 namespace ropewalk::collective {
@@ -20,7 +21,7 @@ namespace ropewalk::collective {
 using RangeId = std::int32_t;
 using ChunkId = std::int32_t;
 
-// Ranges and chunks, each kept once.
+// Ranges and chunks, each kept once. Who writes is the only one to add to `shapes`, which is empty at first.
 class ShapeWriter {
  public:
   ShapeWriter(const Header& header, Shapes* shapes) : header_(header), shapes_(shapes) {}
@@ -45,6 +46,10 @@ class ShapeWriter {
   RangeId Keep(const Range& range);
   const Header& header_;
   Shapes* shapes_;
+
+ private:
+  KeptOnce<Range> kept_ranges_;
+  KeptOnce<Chunk> kept_chunks_;
 };
 
 // Where a data step takes a value from.

@@ -171,6 +171,14 @@ Result<RankPlan> BuildProgram(const Algorithm& algorithm, const Request& request
   return plan;
 }
 
+Result<Header> BuildHeader(const Algorithm& algorithm, const Request& request) {
+  Header header;
+  RETURN_IF_ERROR(Declare(algorithm, request, &header));
+  return header;
+}
+
+Program BuildProgram(const Algorithm& algorithm, const Header& header, std::int32_t rank) { return Write(algorithm, header, rank); }
+
 Group AllRanks(const Writer& w) {
   Group all{.ranks = std::vector<std::int32_t>(w.ranks()), .place = w.rank()};
   std::iota(all.ranks.begin(), all.ranks.end(), 0);
