@@ -94,7 +94,11 @@ class HubGang final : public dag::GangContext {
 class Watched final : public collective::Communicator {
  public:
   Watched(dag::GangContext& gang, std::unique_ptr<collective::Communicator> behind)
-      : rank_(gang.rank()), ranks_(gang.ranks()), members_(static_cast<std::size_t>(ranks_)), behind_(std::move(behind)) {
+      : rank_(gang.rank()),
+        ranks_(gang.ranks()),
+        members_(static_cast<std::size_t>(ranks_)),
+        nodes_(static_cast<std::size_t>(ranks_)),
+        behind_(std::move(behind)) {
     std::iota(members_.begin(), members_.end(), 0);
   }
 
@@ -131,6 +135,7 @@ class Watched final : public collective::Communicator {
   std::int32_t ranks() const override { return ranks_; }
   bool shares_memory() const override { return behind_ != nullptr && behind_->shares_memory(); }
   std::span<const std::int32_t> members() const override { return members_; }
+  const collective::Nodes& nodes() const override { return nodes_; }
   Result<std::unique_ptr<collective::Communicator>> Split(const collective::GroupOptions&) override { return None("groups"); }
   Result<std::unique_ptr<collective::Communicator>> Shrink() override { return None("gangs that go on without some of their ranks"); }
   Result<char*> Allocate(std::size_t bytes) override {
@@ -166,6 +171,7 @@ class Watched final : public collective::Communicator {
   }
   std::int32_t rank_, ranks_;
   std::vector<std::int32_t> members_;
+  collective::Nodes nodes_;  // all on one
   std::unique_ptr<collective::Communicator> behind_;
   std::vector<Sum> sums_;
   std::uint64_t steps_before_ = 0;

@@ -60,14 +60,15 @@ class Connected : public Communicator {
         board_(std::move(mesh.board)),
         pools_(std::move(mesh.pools)),
         shares_memory_(mesh.shares_memory),
-        secret_(std::move(mesh.secret)) {
+        secret_(std::move(mesh.secret)),
+        nodes_(std::move(mesh.nodes)) {
     for (std::int32_t rank = 0; members_.size() < static_cast<std::size_t>(ranks()); ++rank) members_.push_back(rank);
     transport_ = MakeTransport(&mesh);
     one_sided_ = std::make_unique<OneSided>(rank(), ranks(), transport_.get(), Engine::kOneSided);
     native_ = std::make_unique<NativeDesk>(options_.native, transport_.get());
     cache_ = std::make_unique<InstanceCache>(
         rank(), transport_.get(), Means{.native = native_.get(), .one_sided = one_sided_.get(), .leaves_scratch = shares_memory_},
-        options_.algorithms);
+        options_.algorithms, nodes_);
     engine_ = std::make_unique<Engine>(
         rank(), ranks(), options_.credit_bytes, transport_.get(), one_sided_.get(), cache_.get(), [this](const Status& why) { Abort(why); },
         Engine::Timeout{.ms = options_.timeout_ms,
@@ -114,6 +115,7 @@ class Connected : public Communicator {
   std::int32_t ranks() const override { return rendezvous_.ranks; }
   bool shares_memory() const override { return shares_memory_; }
   std::span<const std::int32_t> members() const override { return members_; }
+  const Nodes& nodes() const override { return nodes_; }
 
   Result<std::unique_ptr<Communicator>> Split(const GroupOptions& group) override;
   Result<std::unique_ptr<Communicator>> Shrink() override;
@@ -404,6 +406,7 @@ class Connected : public Communicator {
   const std::vector<SharedMemory> pools_;
   const bool shares_memory_;
   const std::string secret_;
+  const Nodes nodes_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<OneSided> one_sided_;
   std::unique_ptr<NativeDesk> native_;

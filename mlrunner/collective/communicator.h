@@ -195,6 +195,8 @@ class Communicator {
   virtual bool shares_memory() const = 0;
   // By rank: which rank of the gang it is. Statuses of a group name its own ranks, and say these.
   virtual std::span<const std::int32_t> members() const = 0;
+  // The machines, as hierarchical algorithms see them.
+  virtual const Nodes& nodes() const = 0;
 
   // A blocking call: makes communicators of the ranks of each colour, as MPI_Comm_split does. All ranks call it. They find each other by
   // calls of this one. Where a rank cannot join its group (COLL31, it is named) no rank of that group has it, and this communicator goes

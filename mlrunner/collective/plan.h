@@ -64,6 +64,8 @@ struct Codec {
 using MixingMatrix = std::vector<std::vector<double>>;
 // A digraph: by rank, those whose vectors it receives, in the order in which they lie in its `out`.
 using Neighbors = std::vector<std::vector<std::int32_t>>;
+// By rank, the number of the node that it is on.
+using Nodes = std::vector<std::int32_t>;
 
 struct Request {
   Collective collective = Collective::kAllreduce;
@@ -78,6 +80,7 @@ struct Request {
   std::int32_t slots = 2;          // messages that an edge holds
   std::int32_t quorum = 0;         // eager: how many ranks must have contributed
   std::vector<Codec> codecs;       // how numbers travel; refused by algorithms that do not encode (Algorithm::codecs)
+  Nodes nodes;                     // of all ranks, for hierarchical algorithms; empty: all share one
   MixingMatrix mixing;             // kMix: W[i][j], the weight of rank j's value in rank i's result
   Neighbors neighbors;             // kNeighborExchange
 };

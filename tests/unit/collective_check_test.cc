@@ -57,7 +57,8 @@ TEST(Check, ProvesAverages) {
   for (Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16})
     for (const std::string& algorithm : PlainAllreduces())
       for (int ranks : {1, 2, 5, 8}) {
-        Status status = CheckAll(Built(algorithm, {.dtype = dtype, .op = ReduceOp::kAvg, .ranks = ranks, .channels = 1}));
+        Status status = CheckAll(Built(
+            algorithm, {.dtype = dtype, .op = ReduceOp::kAvg, .ranks = ranks, .channels = 1, .nodes = NodesOf(ranks, NodeSize(ranks))}));
         EXPECT_TRUE(status.ok()) << algorithm << " " << Name(dtype) << " P=" << ranks << "\n" << status.ToString();
       }
 }

@@ -125,6 +125,29 @@ const Form& FormOf(std::string_view algorithm) {
   return Forms()[0];
 }
 
+// `within` among the ranks of a node, `across` among those of the same place; nodes are dealt out in turn (NodesOf).
+Form Hierarchical(const std::string& within, const std::string& across, Int size) {
+  const Form a = FormOf(within), b = FormOf(across);
+  auto ranks_across = [=](Int p) { return p / size; };
+  return {.algorithm = "hierarchical_" + within + "_" + across,
+          .all =
+              [=](Int p, Int n) {
+                const Int m = ranks_across(p);
+                Int sum = size > 1 ? m * a.all(size, n) : 0;
+                for (Int place = 0; m > 1 && place < size; ++place) sum += b.all(m, Part(size, n, place));
+                return sum;
+              },
+          .rank =
+              [=](Int p, Int n, Int r) {
+                const Int m = ranks_across(p), place = r / m, node = r % m;
+                // Round a ring the part that a rank has the sum of is the next one's.
+                const Int mine = size == 1 ? n : Part(size, n, within == "ring" ? place + 1 : place);
+                return (size > 1 ? a.rank(size, n, place) : 0) + (m > 1 ? b.rank(m, mine, node) : 0);
+              },
+          .rounds = [=](Int p) { return (size > 1 ? a.rounds(size) : 0) + (p > size ? b.rounds(ranks_across(p)) : 0); },
+          .fan_in = [=](Int p) { return std::max(size > 1 ? a.fan_in(size) : 0, p > size ? b.fan_in(ranks_across(p)) : 0); }};
+}
+
 void ExpectForm(const Form& form, const Request& request, Int n) {
   const Int p = request.ranks, size = static_cast<Int>(SizeOf(request.dtype));
   const std::string what =
@@ -149,9 +172,22 @@ TEST_P(FormsOf, AllreducesAreThoseOfTheirPlans) {
         ExpectForm(form, {.dtype = dtype, .ranks = static_cast<std::int32_t>(GetParam()), .channels = 1}, n);
 }
 
+TEST_P(FormsOf, HierarchicalOnesAreThoseOfTheirPhases) {
+  const auto p = static_cast<std::int32_t>(GetParam());
+  for (std::int32_t size = 1; size <= p; ++size) {
+    if (p % size != 0) continue;
+    for (const char* within : {"direct", "ring"})
+      for (const char* across : {"direct", "ring", "recursive_doubling", "halving_doubling"})
+        for (Int n : kCounts) ExpectForm(Hierarchical(within, across, size), {.ranks = p, .channels = 1, .nodes = NodesOf(p, size)}, n);
+  }
+}
+
 // Every allreduce that the table has, but for what carries codes, a quorum or a library's messages.
 TEST(Forms, AreKnownOfEveryAllreduce) {
-  for (const std::string& algorithm : PlainAllreduces()) EXPECT_EQ(FormOf(algorithm).algorithm, algorithm);
+  for (const std::string& algorithm : PlainAllreduces()) {
+    if (algorithm.starts_with("hierarchical_")) continue;
+    EXPECT_EQ(FormOf(algorithm).algorithm, algorithm);
+  }
 }
 
 // What all ranks send does not depend on how it is cut, though what a rank sends may.

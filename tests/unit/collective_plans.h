@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mlrunner/collective/algorithms.h"
@@ -35,6 +36,21 @@ inline Neighbors SomeNeighbors(std::int32_t ranks) {
   return from;
 }
 
+// Nodes of `size` ranks each, which are dealt out in turn.
+inline Nodes NodesOf(std::int32_t ranks, std::int32_t size) {
+  Nodes nodes;
+  for (std::int32_t rank = 0; rank < ranks; ++rank) nodes.push_back(rank % (ranks / size));
+  return nodes;
+}
+// The largest that leaves as many nodes as ranks in each, or more; 1 for a prime number of ranks.
+inline std::int32_t NodeSize(std::int32_t ranks) {
+  std::int32_t size = 1;
+  for (std::int32_t n = 1; n * n <= ranks; ++n)
+    if (ranks % n == 0) size = n;
+  return size;
+}
+inline bool IsHierarchical(const Algorithm& algorithm) { return algorithm.name.starts_with("hierarchical_"); }
+
 struct Case {
   std::string algorithm;
   Request request;
@@ -43,10 +59,10 @@ struct Case {
 // Every algorithm at `ranks`, with segments and channels where it has them.
 inline std::vector<Case> AllCases(std::int32_t ranks, std::int64_t segment_bytes, Dtype dtype = Dtype::kF32) {
   std::vector<Case> cases;
-  auto add = [&](const char* algorithm, Request request) {
+  auto add = [&](std::string_view algorithm, Request request) {
     request.ranks = ranks;
     request.dtype = dtype;
-    cases.push_back({algorithm, request});
+    cases.push_back({std::string(algorithm), request});
   };
   add("direct", {.segment_bytes = segment_bytes});
   add("direct", {.deterministic = true, .slots = 1});
@@ -58,6 +74,13 @@ inline std::vector<Case> AllCases(std::int32_t ranks, std::int64_t segment_bytes
   add("chain", {.segment_bytes = segment_bytes, .slots = 2});
   add("halving_doubling", {.segment_bytes = segment_bytes, .slots = 1});
   add("halving_doubling", {.channels = 2, .segment_bytes = segment_bytes});
+  // Without nodes that are worth the name half of them is for one node, the other half for nodes of one rank.
+  std::int32_t in_node = NodeSize(ranks);
+  for (const Algorithm& algorithm : Algorithms())
+    if (IsHierarchical(algorithm)) {
+      if (NodeSize(ranks) == 1) in_node = in_node == 1 ? ranks : 1;
+      add(algorithm.name, {.channels = 2, .segment_bytes = segment_bytes, .nodes = NodesOf(ranks, in_node)});
+    }
   for (std::int32_t root : {0, ranks - 1}) {
     add("tree", {.root = root, .segment_bytes = segment_bytes, .slots = 1});
     add("double_tree", {.root = root, .segment_bytes = segment_bytes, .slots = root == 0 ? 1 : 2});

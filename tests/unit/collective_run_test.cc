@@ -181,7 +181,7 @@ TEST_P(Runs, EveryAlgorithmOverEveryGroupAndLength) {
     for (std::int64_t count : {0, 1, 7, 5003})
       for (bool in_place : {false, true})
         for (const std::string& algorithm : PlainAllreduces()) {
-          Plan plan = Built(algorithm, {.ranks = ranks, .channels = 2, .segment_bytes = 1024});
+          Plan plan = Built(algorithm, {.ranks = ranks, .channels = 2, .segment_bytes = 1024, .nodes = NodesOf(ranks, NodeSize(ranks))});
           Ran ran = RunAll(GetParam(), plan, count, in_place, 7, 2);
           ExpectAllreduced(plan, ran, count,
                            algorithm + " P=" + std::to_string(ranks) + " N=" + std::to_string(count) + " " + Name(GetParam()));
@@ -244,7 +244,7 @@ TEST_P(Runs, TypesAndOperations) {
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProd, ReduceOp::kAvg})
       for (const std::string& algorithm : PlainAllreduces()) {
         if (op == ReduceOp::kAvg && !IsFloat(dtype)) continue;  // refused
-        Plan plan = Built(algorithm, {.dtype = dtype, .op = op, .ranks = 4, .channels = 1, .segment_bytes = 512});
+        Plan plan = Built(algorithm, {.dtype = dtype, .op = op, .ranks = 4, .channels = 1, .segment_bytes = 512, .nodes = NodesOf(4, 2)});
         Ran ran = RunAll(GetParam(), plan, 301, true, 11);
         ExpectAllreduced(plan, ran, 301, algorithm + " " + std::string(Name(dtype)) + " " + std::string(Name(op)));
       }
@@ -253,7 +253,7 @@ TEST_P(Runs, TypesAndOperations) {
 // The sum of these is infinite in f16; their mean is not.
 TEST_P(Runs, MeansOfLargeHalvesAreFinite) {
   for (const std::string& algorithm : PlainAllreduces()) {
-    Plan plan = Built(algorithm, {.dtype = Dtype::kF16, .op = ReduceOp::kAvg, .ranks = 4, .channels = 1});
+    Plan plan = Built(algorithm, {.dtype = Dtype::kF16, .op = ReduceOp::kAvg, .ranks = 4, .channels = 1, .nodes = NodesOf(4, 2)});
     Fabric fabric(GetParam(), 4, plan.header.channel_count);
     OnAllRanks(4, [&](std::int32_t rank) {
       auto* data = reinterpret_cast<std::uint16_t*>(fabric.endpoint(rank).Allocate(64));

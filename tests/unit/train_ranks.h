@@ -140,13 +140,19 @@ class ThreadGang final : public dag::GangContext {
 class ThreadCommunicator final : public collective::Communicator {
  public:
   ThreadCommunicator(std::int32_t rank, std::int32_t ranks, Hall* hall, bool sums)
-      : rank_(rank), ranks_(ranks), members_(static_cast<std::size_t>(ranks)), hall_(hall), sums_(sums) {
+      : rank_(rank),
+        ranks_(ranks),
+        members_(static_cast<std::size_t>(ranks)),
+        nodes_(static_cast<std::size_t>(ranks)),
+        hall_(hall),
+        sums_(sums) {
     std::iota(members_.begin(), members_.end(), 0);
   }
   std::int32_t rank() const override { return rank_; }
   std::int32_t ranks() const override { return ranks_; }
   bool shares_memory() const override { return true; }
   std::span<const std::int32_t> members() const override { return members_; }
+  const collective::Nodes& nodes() const override { return nodes_; }
   Result<std::unique_ptr<Communicator>> Split(const collective::GroupOptions&) override { return None("make no groups"); }
   Result<std::unique_ptr<Communicator>> Shrink() override { return None("do not go on without one"); }
   Result<char*> Allocate(std::size_t bytes) override {
@@ -181,6 +187,7 @@ class ThreadCommunicator final : public collective::Communicator {
   static std::uint64_t NumberOf(const collective::Handle& handle) { return *reinterpret_cast<const std::uint64_t*>(handle.get()); }
   std::int32_t rank_, ranks_;
   std::vector<std::int32_t> members_;
+  collective::Nodes nodes_;  // all on one
   Hall* hall_;
   bool sums_;
   std::uint64_t next_ = 0;

@@ -1,6 +1,5 @@
 #include "mlrunner/collective/builders/builders.h"
 
-#include <array>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -99,7 +98,8 @@ Program Write(const Algorithm& algorithm, const Header& header, std::int32_t ran
 }  // namespace
 
 std::span<const Algorithm> Algorithms() {
-  static const std::array kAll = {kDirectAllreduce,
+  static const std::vector<Algorithm> kAll = [] {
+    std::vector<Algorithm> all = {kDirectAllreduce,
                                   kRingAllreduce,
                                   kDoublingAllreduce,
                                   kChainAllreduce,
@@ -130,6 +130,9 @@ std::span<const Algorithm> Algorithms() {
                                   kTreeScatter,
                                   kAllToAll,
                                   kNeighborExchange};
+    all.insert(all.end(), kHierarchicalAllreduces.begin(), kHierarchicalAllreduces.end());
+    return all;
+  }();
   return kAll;
 }
 

@@ -3,6 +3,9 @@
 // Thread rule: pure functions.
 #pragma once
 
+#include <array>
+#include <cstdint>
+
 #include "mlrunner/collective/algorithms.h"
 
 namespace ropewalk::collective {
@@ -44,5 +47,6 @@ extern const Algorithm kDirectAllreduce, kRingAllreduce, kDoublingAllreduce, kCh
 extern const Algorithm kHalvingDoublingAllreduce, kTreeAllreduce, kDoubleTreeAllreduce, kCentralAllreduce;
 extern const Algorithm kDirectReduceScatter, kRingReduceScatter, kDirectAllgather, kRingAllgather, kAllgatherV, kDirectReduce, kTreeReduce,
     kDirectGather, kTreeGather, kDirectScatter, kTreeScatter, kAllToAll, kNeighborExchange;
+extern const std::array<Algorithm, 8> kHierarchicalAllreduces;
 
 }  // namespace ropewalk::collective

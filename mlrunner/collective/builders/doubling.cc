@@ -44,14 +44,21 @@ void DoublingAllreduce(Writer& w, const Phase& phase) {
     w.Recv(group.ranks[place + 1], out);
     return;
   }
+  const std::int32_t index = place < 2 * rest ? place / 2 : place - rest;
+  auto other_of = [&](std::int32_t round) { return index ^ (1 << round); };
+  auto peer_of = [&](std::int32_t round) {
+    const std::int32_t other = other_of(round);
+    return group.ranks[other < rest ? 2 * other + 1 : other + rest];
+  };
+  if (phase.repeats)
+    for (std::int32_t round = 0; round < rounds; ++round) w.Flush(peer_of(round));
   if (place < 2 * rest)
     w.Fold(Op::kRecvReduce, {From(group.ranks[place - 1], in, scales.before), Local(in, scales.before)}, {.dst = sum(0)});
   else
     w.Copy(in, sum(0), scales.before);
 
-  const std::int32_t index = place < 2 * rest ? place / 2 : place - rest;
   for (std::int32_t round = 0; round < rounds; ++round) {
-    const std::int32_t other = index ^ (1 << round), peer = group.ranks[other < rest ? 2 * other + 1 : other + rest];
+    const std::int32_t other = other_of(round), peer = peer_of(round);
     const bool last = round == rounds - 1;
     w.Send(sum(round), peer);
     Operand mine = Local(sum(round)), theirs = From(peer, sum(round));

@@ -30,6 +30,7 @@ struct Phase {
   std::function<RangeId(std::int32_t)> part;  // of the member at a place, for phases in which each has its own part
   std::int32_t in = kIn, out = kOut;          // the same buffer, where a phase goes on with what an earlier one has left
   std::int32_t scratch = kNone;               // DoublingAllreduce: no other phase's
+  bool repeats = false;                       // in a loop: what was sent of `scratch` the time before is waited for
   Scales scales;                              // before: of what `in` holds; after: of what is left at the end
 };
 

@@ -11,6 +11,7 @@ Chosen ChosenFor(const Communicator& all, const CollectiveCall& call, std::int64
   if (call.codec != nullptr) chosen.request.codecs = {*call.codec};
   if (call.mixing != nullptr) chosen.request.mixing = *call.mixing;
   if (call.neighbors != nullptr) chosen.request.neighbors = *call.neighbors;
+  chosen.request.nodes = all.nodes();
   return chosen;
 }
 

@@ -23,7 +23,7 @@ Choice Choose(const Request& request, bool is_coded, std::int64_t count, bool sh
 // What a call runs by: the algorithm that it names, or the one that is chosen.
 struct Chosen {
   std::string_view algorithm;
-  Request request;  // without its vectors (codecs, matrix, neighbours): they are the call's, and a copy would allocate
+  Request request;  // without its vectors (codecs, matrix, neighbours, nodes): the one who asks has them, and a copy would allocate
 };
 // `shares_memory`, `segment_bytes`: of the communicator and of its options.
 Chosen ChooseFor(const CollectiveCall& call, std::int32_t ranks, bool shares_memory, std::int64_t segment_bytes);

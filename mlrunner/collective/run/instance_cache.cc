@@ -41,6 +41,7 @@ Result<InstanceCache::Plans::iterator> InstanceCache::PlanOf(const Asked& asked)
   if (asked.codec != nullptr) kind.request.codecs = {*asked.codec};
   if (asked.mixing != nullptr) kind.request.mixing = *asked.mixing;
   if (asked.neighbors != nullptr) kind.request.neighbors = *asked.neighbors;
+  kind.request.nodes = nodes_;
   ASSIGN_OR_RETURN(const Algorithm* algorithm, FindAlgorithm(algorithms_, asked.algorithm));
   auto built = std::make_unique<Built>();
   ASSIGN_OR_RETURN(built->plan, BuildProgram(*algorithm, kind.request, rank_));

@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -39,9 +40,10 @@ class InstanceCache {
   static constexpr std::size_t kPlansMax = 256;
   static constexpr std::size_t kRestingMax = 512;  // instances; each has its scratch in the pool
 
-  // `algorithms`: those that can be asked for.
-  InstanceCache(std::int32_t rank, Transport* transport, const Means& means, std::span<const Algorithm> algorithms = Algorithms())
-      : rank_(rank), transport_(transport), means_(means), algorithms_(algorithms) {}
+  // `algorithms`: those that can be asked for. `nodes`: of all requests.
+  InstanceCache(std::int32_t rank, Transport* transport, const Means& means, std::span<const Algorithm> algorithms = Algorithms(),
+                Nodes nodes = {})
+      : rank_(rank), transport_(transport), means_(means), algorithms_(algorithms), nodes_(std::move(nodes)) {}
 
   // Of what is asked for, at `count` elements. Does not allocate where one rests.
   Result<Instance*> Take(const Asked& asked, std::int64_t count);
@@ -99,6 +101,7 @@ class InstanceCache {
   Transport* const transport_;
   const Means means_;
   const std::span<const Algorithm> algorithms_;
+  const Nodes nodes_;
   mutable std::mutex mutex_;
   Plans plans_;
   Entries entries_;

@@ -496,12 +496,12 @@ Result<Mesh> ConnectMesh(const Rendezvous& rendezvous, const CommunicatorOptions
                   "mend it, or take the rendezvous from the gang: RendezvousOf(gang)");
   std::vector<Place> places;
   std::string secret;
-  std::map<std::string, std::int32_t> machines;
+  std::map<std::string, std::vector<std::int32_t>> machines;  // their ranks
   bool wants_tcp = false, wants_shared = false;
   for (std::int32_t rank = 0; rank < rendezvous.ranks; ++rank) {
     ASSIGN_OR_RETURN(Place place, DecodePlace(said[rank], rank));
     secret += place.secret;
-    ++machines[place.machine];
+    machines[place.machine].push_back(rank);
     wants_tcp = wants_tcp || place.wire == Wire::kTcp;
     wants_shared = wants_shared || place.wire == Wire::kShared;
     places.push_back(std::move(place));
@@ -520,7 +520,13 @@ Result<Mesh> ConnectMesh(const Rendezvous& rendezvous, const CommunicatorOptions
   mesh.secret = secret;
   const std::string name = rpc::AuthProof(secret, "name", "", "", "");
   std::memcpy(&mesh.name, name.data(), sizeof(mesh.name));
-  for (const auto& [machine, ranks] : machines) mesh.ranks_on_machine_max = std::max(mesh.ranks_on_machine_max, ranks);
+  mesh.nodes.resize(rendezvous.ranks);
+  std::int32_t node = 0;
+  for (const auto& [machine, ranks] : machines) {
+    mesh.ranks_on_machine_max = std::max(mesh.ranks_on_machine_max, static_cast<std::int32_t>(ranks.size()));
+    for (std::int32_t rank : ranks) mesh.nodes[rank] = node;
+    ++node;
+  }
   Builder builder(rendezvous, std::move(places), std::move(secret), mesh.shares_memory, channels, waiter);
   RETURN_IF_ERROR(builder.ConnectToLower());
   RETURN_IF_ERROR(builder.AcceptHigher(mesh.shares_memory ? unix_listener.get() : tcp_listener.get()));

@@ -23,6 +23,7 @@ namespace ropewalk::collective {
 struct Mesh {
   bool shares_memory = false;
   std::int32_t ranks_on_machine_max = 1;
+  Nodes nodes;                      // the machines
   std::string secret;               // what the ranks drew
   std::uint64_t name = 0;           // of it, to tell the messages of one mesh from another's; it says nothing of the secret
   std::vector<UniqueFd> links;      // by rank
