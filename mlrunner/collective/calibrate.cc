@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "mlrunner/collective/run/kernels.h"
@@ -19,9 +20,13 @@ constexpr std::array<std::int64_t, 4> kOneWayBytes = {8, 4 << 10, 32 << 10, 256 
 // Up to what no cache of one core holds: collectives of large vectors stream through memory.
 constexpr std::array<std::int64_t, 3> kShiftBytes = {64 << 10, 512 << 10, 4 << 20};
 constexpr std::int64_t kBytesMax = 4 << 20, kFoldBytes = 256 << 10;
-constexpr double kOneMeasurementNs = 4e6, kAllLinksNs = 200e6;
-constexpr int kRepeatsMin = 3, kRepeatsMax = 41;
+constexpr double kOneMeasurementNs = 3e6, kAllLinksNs = 100e6;
+constexpr int kRepeatsMin = 3, kRepeatsMax = 31;
 constexpr int kRoundTrips = 3;
+// All is measured so often, and of each number the median counts: it takes a while until the system has given each rank a processor of its
+// own, and on a busy machine a round or two may have none.
+constexpr int kRounds = 5;
+constexpr double kWarmNs = 30e6;
 
 double NowNs() { return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -40,6 +45,41 @@ class Calibration {
     // Written, so that its pages are there; of these bytes every type makes numbers with which it is at its usual speed, products too.
     std::memset(in_, 0x3f, kBytesMax);
     std::memset(out_, 0x3f, kBytesMax);
+    for (double begin = NowNs(), passed = 0; passed < kWarmNs;) {
+      RETURN_IF_ERROR(all_.Barrier());
+      passed = NowNs() - begin;
+      RETURN_IF_ERROR(AllMax({&passed, 1}));
+    }
+    std::vector<LinkTimings> rounds;
+    for (int round = 0; round < kRounds; ++round) {
+      ASSIGN_OR_RETURN(LinkTimings timings, Round());
+      rounds.push_back(std::move(timings));
+    }
+    return MedianOf(rounds);
+  }
+
+ private:
+  // Number by number.
+  static LinkTimings MedianOf(const std::vector<LinkTimings>& rounds) {
+    LinkTimings median = rounds[0];
+    auto median_of = [&](auto number) {
+      std::vector<double> numbers;
+      for (const LinkTimings& round : rounds) numbers.push_back(number(round));
+      std::sort(numbers.begin(), numbers.end());
+      return numbers[numbers.size() / 2];
+    };
+    for (double LinkTimings::* number :
+         {&LinkTimings::chain_ns, &LinkTimings::fan_ns, &LinkTimings::fold_ns_per_byte, &LinkTimings::copy_ns_per_byte})
+      median.*number = median_of([&](const LinkTimings& round) { return round.*number; });
+    for (std::size_t i = 0; i < median.shift.size(); ++i)
+      median.shift[i].ns = median_of([&](const LinkTimings& round) { return round.shift[i].ns; });
+    for (std::size_t peer = 0; peer < median.one_way.size(); ++peer)
+      for (std::size_t i = 0; i < median.one_way[peer].size(); ++i)
+        median.one_way[peer][i].ns = median_of([&](const LinkTimings& round) { return round.one_way[peer][i].ns; });
+    return median;
+  }
+
+  Result<LinkTimings> Round() {
     LinkTimings timings{.ranks = all_.ranks(), .shares_memory = all_.shares_memory()};
     RETURN_IF_ERROR(MeasureProcessor(&timings));
     ASSIGN_OR_RETURN(timings.chain_ns, SumOfFew("ring"));
@@ -58,7 +98,6 @@ class Calibration {
     return timings;
   }
 
- private:
   // The largest of all ranks, number by number.
   Status AllMax(std::span<double> numbers) {
     return all_.AllReduce({.in = numbers.data(),
@@ -101,21 +140,31 @@ class Calibration {
     return SlowestCall({.in = in_, .out = out_, .count = all_.ranks(), .name = "calibrate", .algorithm = algorithm});
   }
 
-  // Everybody has `bytes` for the next rank.
+  // Everybody has `bytes` for the next rank: those that came the last time, since what was written a moment ago is what programs send. It
+  // is in the caches of who wrote it, from where it is slower to get than what has been read before.
   Result<double> Shift(std::int64_t bytes) {
     std::vector<std::int64_t> counts(static_cast<std::size_t>(all_.ranks()));
     counts[static_cast<std::size_t>((all_.rank() + 1) % all_.ranks())] = bytes;
-    return SlowestCall({.collective = Collective::kAllToAllV,
+    CollectiveCall call{.collective = Collective::kAllToAllV,
                         .in = in_,
                         .out = out_,
                         .count = bytes,
                         .dtype = Dtype::kU8,
                         .name = "calibrate",
-                        .counts = counts.data()});
+                        .counts = counts.data()};
+    return Slowest([&]() -> Result<double> {
+      const double begin = NowNs();
+      RETURN_IF_ERROR(all_.Run(call));
+      const double ns = NowNs() - begin;
+      call.in = call.out;
+      call.out = call.out == out_ ? in_ : out_;
+      return ns;
+    });
   }
 
+  // From where the last one came to.
   Status SendOnce(std::int32_t from, std::int32_t to, std::int64_t bytes) {
-    return all_.SendRecv({.in = in_, .out = out_, .count = bytes, .dtype = Dtype::kU8, .root = from, .peer = to, .name = "calibrate"});
+    return all_.SendRecv({.in = in_, .out = in_, .count = bytes, .dtype = Dtype::kU8, .root = from, .peer = to, .name = "calibrate"});
   }
   // Half of there and back, as rank 0's clock has it. The others make the same calls, in which there is nothing for them to do.
   Result<double> OneWay(std::int32_t peer, std::int64_t bytes) {

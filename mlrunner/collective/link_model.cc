@@ -2,10 +2,33 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 #include "mlrunner/collective/simulate.h"
 
 namespace ropewalk::collective {
+namespace {
+
+double MedianOf(std::vector<double> numbers) {
+  if (numbers.empty()) return 0;
+  std::sort(numbers.begin(), numbers.end());
+  return numbers[numbers.size() / 2];
+}
+
+// The slope of their line; where noise hides it, the best rate that was seen.
+double NsPerByte(std::span<const Timing> timings) {
+  const double slope = FitLine(timings).ns_per_byte;
+  if (slope > 0) return slope;
+  double least = 0;
+  for (const Timing& timing : timings) {
+    const double seen = timing.bytes > 0 ? timing.ns / static_cast<double>(timing.bytes) : 0;
+    if (seen > 0 && (least == 0 || seen < least)) least = seen;
+  }
+  return least;
+}
+
+}  // namespace
 
 // Weighted by 1/ns²: a microsecond counts for much in 2 µs and for nothing in 2 ms, and sizes span several powers of ten.
 Line FitLine(std::span<const Timing> timings) {
@@ -38,22 +61,18 @@ LinkModel FitLinks(const LinkTimings& timings) {
     model.call_ns = timings.chain_ns;
     return model;
   }
-  std::vector<double> starts;
+  std::vector<double> starts, slopes;
   for (const std::vector<Timing>& link : timings.one_way) {
     model.from_first.push_back(FitLine(link));
-    if (!link.empty()) starts.push_back(model.from_first.back().ns);
+    if (link.empty()) continue;
+    starts.push_back(model.from_first.back().ns);
+    slopes.push_back(NsPerByte(link));
   }
-  model.ns_per_byte = FitLine(timings.shift).ns_per_byte;
-  // Where noise hides the slope, the best rate that was seen.
-  if (model.ns_per_byte == 0)
-    for (const Timing& timing : timings.shift) {
-      const double seen = timing.bytes > 0 ? timing.ns / static_cast<double>(timing.bytes) : 0;
-      if (seen > 0 && (model.ns_per_byte == 0 || seen < model.ns_per_byte)) model.ns_per_byte = seen;
-    }
+  model.ns_per_byte = NsPerByte(timings.shift);
+  model.alone_ns_per_byte = MedianOf(std::move(slopes));
 
   // A call with one message, and a call with 2(P - 1) of them one after the other.
-  std::sort(starts.begin(), starts.end());
-  const double one = starts.empty() ? 0 : starts[starts.size() / 2], ranks = timings.ranks;
+  const double one = MedianOf(std::move(starts)), ranks = timings.ranks;
   // Noise must not make messages free, of which large plans have thousands.
   double hop = std::max(one / 10, (timings.chain_ns - one) / (2 * (ranks - 1) - 1));
   // The chain has all ranks at work, which costs more where they share processors. Then a call by itself is free as far as can be seen.
@@ -72,6 +91,16 @@ Result<double> PredictNs(const LinkModel& model, const Plan& plan, const Sizes& 
                           .reduce_ns_per_byte = model.reduce_ns_per_byte,
                           .copy_ns_per_byte = model.copy_ns_per_byte};
   ASSIGN_OR_RETURN(SimulateReport report, Simulate(plan, options));
+  const std::int64_t most = *std::max_element(report.sent_bytes.begin(), report.sent_bytes.end());
+  if (most > 0 && report.sent_bytes.size() > 1) {
+    const auto all = static_cast<double>(std::accumulate(report.sent_bytes.begin(), report.sent_bytes.end(), std::int64_t{0}));
+    const double others = (all / static_cast<double>(most) - 1) / static_cast<double>(report.sent_bytes.size() - 1);
+    const double ns_per_byte = model.alone_ns_per_byte + others * (model.ns_per_byte - model.alone_ns_per_byte);
+    if (ns_per_byte != options.network.ns_per_byte) {
+      options.network.ns_per_byte = ns_per_byte;
+      ASSIGN_OR_RETURN(report, Simulate(plan, options));
+    }
+  }
   return model.call_ns + static_cast<double>(report.end_ns);
 }
 

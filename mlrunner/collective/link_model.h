@@ -28,6 +28,7 @@ struct LinkModel {
   double latency_ns = 0;          // α
   double overhead_ns = 0;         // o
   double ns_per_byte = 0;         // β, of a rank's link in each direction, while all ranks send
+  double alone_ns_per_byte = 0;   // while it is the only one: less where ranks share processors, memory or a wire
   double reduce_ns_per_byte = 0;  // γ, beyond what taking the message costs
   double copy_ns_per_byte = 0;
   // By rank: a call that does nothing but send a vector between rank 0 and this one, while the others are idle. Of rank 0: zero.
@@ -57,7 +58,8 @@ Line FitLine(std::span<const Timing> timings);
 // With two ranks overhead and latency cannot be told apart, as every rank waits for every message: then all of it is latency.
 LinkModel FitLinks(const LinkTimings& timings);
 
-// How long a call takes by `plan`, in virtual time, if all ranks come at once. Fails as Simulate().
+// How long a call takes by `plan`, in virtual time, if all ranks come at once. What a byte costs lies between the two numbers for it: as
+// many ranks are taken to send at a time as there would be if all of them sent as much as the one that sends most. Fails as Simulate().
 Result<double> PredictNs(const LinkModel& model, const Plan& plan, const Sizes& sizes);
 
 }  // namespace ropewalk::collective

@@ -48,6 +48,7 @@ LinkModel Network() {
   world.latency_ns = 20'000;
   world.overhead_ns = 1'200;
   world.ns_per_byte = .4;
+  world.alone_ns_per_byte = .4;
   world.reduce_ns_per_byte = .05;
   world.copy_ns_per_byte = .03;
   return world;
@@ -58,6 +59,7 @@ LinkModel Memory() {
   world.latency_ns = 400;
   world.overhead_ns = 60;
   world.ns_per_byte = .1;
+  world.alone_ns_per_byte = .07;
   world.reduce_ns_per_byte = .04;
   world.copy_ns_per_byte = .1;
   return world;
@@ -68,6 +70,7 @@ void ExpectFitted(const LinkModel& fitted, const LinkModel& world, std::int32_t 
   EXPECT_NEAR(fitted.latency_ns + 2 * fitted.overhead_ns, hop, tolerance * hop);
   EXPECT_NEAR(fitted.call_ns, world.call_ns, tolerance * (world.call_ns + hop));
   EXPECT_NEAR(fitted.ns_per_byte, world.ns_per_byte, tolerance * world.ns_per_byte);
+  EXPECT_NEAR(fitted.alone_ns_per_byte, world.alone_ns_per_byte, 2 * tolerance * world.ns_per_byte);
   EXPECT_NEAR(fitted.reduce_ns_per_byte, world.reduce_ns_per_byte, 1e-9);
   EXPECT_EQ(fitted.copy_ns_per_byte, world.copy_ns_per_byte);
   // Two ranks wait for every message of each other: there is nothing that would tell overhead from latency.
@@ -75,7 +78,7 @@ void ExpectFitted(const LinkModel& fitted, const LinkModel& world, std::int32_t 
   ASSERT_EQ(fitted.from_first.size(), static_cast<std::size_t>(ranks));
   for (std::int32_t peer = 1; peer < ranks; ++peer) {
     EXPECT_NEAR(fitted.from_first[peer].ns, world.call_ns + hop, 2 * tolerance * (world.call_ns + hop));
-    EXPECT_NEAR(fitted.from_first[peer].ns_per_byte, world.ns_per_byte, 2 * tolerance * world.ns_per_byte);
+    EXPECT_NEAR(fitted.from_first[peer].ns_per_byte, world.alone_ns_per_byte, 2 * tolerance * world.ns_per_byte);
   }
 }
 
@@ -109,6 +112,35 @@ TEST(LinkModel, WhatIsFittedPredictsWhatWasNotMeasured) {
   }
 }
 
+// Of a broadcast by a tree of eight the root sends three vectors, and there are seven: between one rank at a time and all of them.
+TEST(LinkModel, ABytesCostLiesBetweenThatOfOneAndOfAllRanks) {
+  LinkModel model;
+  auto took = [&](const char* algorithm, Collective collective) {
+    auto plan = BuildPlan(algorithm, {.collective = collective, .ranks = 8, .peer = 7});
+    EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+    model.ns_per_byte = 3;
+    model.alone_ns_per_byte = 1;
+    auto between = PredictNs(model, *plan, {.count = 8'000});
+    model.ns_per_byte = 1;
+    auto alone = PredictNs(model, *plan, {.count = 8'000});
+    EXPECT_TRUE(between.ok() && alone.ok());
+    return *between / *alone;
+  };
+  EXPECT_NEAR(took("send_recv", Collective::kSendRecv), 1, .01);
+  EXPECT_NEAR(took("ring", Collective::kAllreduce), 3, .01);
+  EXPECT_NEAR(took("broadcast_tree", Collective::kBroadcast), 1 + 2 * (7. / 3 - 1) / 7, .01);
+}
+
+// A machine so busy that more bytes seem to take less time.
+TEST(LinkModel, WhereNoiseHidesABytesCostTheBestRateCounts) {
+  LinkTimings timings{.ranks = 2, .chain_ns = 3e3};
+  timings.one_way = {{}, {{8, 9e3}, {1'000, 4e3}}};
+  timings.shift = {{1'000, 8e3}, {10'000, 7e3}};
+  const LinkModel model = FitLinks(timings);
+  EXPECT_DOUBLE_EQ(model.ns_per_byte, .7);
+  EXPECT_DOUBLE_EQ(model.alone_ns_per_byte, 4);
+}
+
 TEST(LinkModel, TimesThatMakeNoSenseGiveNoNegativeNumber) {
   for (double chain : {0.0, 1.0, 1e9})
     for (double fan : {0.0, 1.0, 1e9}) {
@@ -139,8 +171,9 @@ TEST_P(Calibrations, GiveAllRanksTheSameNumbers) {
       ASSERT_TRUE(model.ok()) << model.status().ToString();
       EXPECT_GT(model->copy_ns_per_byte, 0);
       EXPECT_GE(model->reduce_ns_per_byte, 0);
-      std::vector<double> numbers = {model->call_ns,     model->latency_ns,         model->overhead_ns,
-                                     model->ns_per_byte, model->reduce_ns_per_byte, model->copy_ns_per_byte};
+      std::vector<double> numbers = {model->call_ns,          model->latency_ns,         model->overhead_ns,
+                                     model->ns_per_byte,      model->reduce_ns_per_byte, model->copy_ns_per_byte,
+                                     model->alone_ns_per_byte};
       EXPECT_EQ(model->from_first.size(), ranks == 1 ? 0u : static_cast<std::size_t>(ranks));
       for (const Line& line : model->from_first) numbers.insert(numbers.end(), {line.ns, line.ns_per_byte});
       if (ranks > 1) {
