@@ -141,12 +141,16 @@ class Parser {
           "`ropewalk " +
           app->get_name() + " wordcount --help` tells more. The flags above may also follow JOB.");
     }
-    // Its own program knows its flags and tells its help.
+    // Their own programs know their flags and tell their help.
     CLI::App* train = Verb(&app_, "train", "train a model: in this process, or with --master on a cluster");
-    train->prefix_command();
-    train->set_help_flag();
-    Quiet(train);
-    Client(train);
+    CLI::App* bench = Group("bench", "measure what the machines can do");
+    for (CLI::App* app :
+         {train, Verb(bench, "collective", "collectives by size, algorithm and wire: here, or with --master on a cluster")}) {
+      app->prefix_command();
+      app->set_help_flag();
+      Quiet(app);
+      Client(app);
+    }
     ForJob(run, "--threads", "ROPEWALK_THREADS", "N", "cores to use (all)");
     ForJob(run, "--memory", "ROPEWALK_MEMORY", "BYTES", "memory for shuffled data, like 2G; more goes to disk");
     Client(submit);

@@ -52,8 +52,8 @@ Result<int> Do(Invocation invocation) {
     return Status(Code::kInvalid, "SPEC02",
                   "command.output: \"" + EscapeForLog(config.Text("command.output"), 100) + "\" is no form of output",
                   "it takes table, json or jsonl", "mend the value");
-  if (invocation.verb == "run" || invocation.verb == "submit" || invocation.verb == "train") {
-    auto jobs_binary = FindJobsBinary(invocation.verb == "train" ? "ropewalk-train" : "ropewalk-jobs");
+  if (StartsJob(invocation.verb)) {
+    auto jobs_binary = FindJobsBinary(ProgramOf(invocation.verb));
     ASSIGN_OR_RETURN(Launch launch, PlanLaunch(invocation, config, jobs_binary.ok() ? *jobs_binary : ""));
     if (launch.path.empty()) return jobs_binary.status();
     return Exec(launch);

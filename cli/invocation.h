@@ -20,7 +20,7 @@ struct Invocation {
   bool output_given = false;                                            // by flag or ROPEWALK_OUTPUT; else the configuration may say it
   std::string config_file;                                              // "": the one in the home folder, where it exists
   std::vector<ConfigEntry> flags;                                       // of configuration keys
-  std::vector<std::string> launch;                                      // run, submit: the job's name or path and everything after it
+  std::vector<std::string> launch;                                      // run, submit, ...: the job's name or path and everything after it
   std::vector<std::pair<std::string, std::string>> launch_environment;  // run, submit: ROPEWALK_... from flags before the name
   std::string job_name;                                                 // j-7f3
   std::uint32_t limit = 100;

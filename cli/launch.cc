@@ -32,17 +32,17 @@ struct LaunchFlag {
   const char* variable;
   bool has_value;
   Where where = Where::kBoth;
-  const char* in_training = nullptr;  // what to do instead, for one that would change nothing there
+  bool for_tasks = false;  // changes nothing where all is one gang of ranks
 };
 constexpr LaunchFlag kFlags[] = {
     {"--master", "ROPEWALK_MASTER", true, Where::kSubmit},
     {"--token-file", "ROPEWALK_TOKEN_FILE", true, Where::kSubmit},
     {"--detach", "ROPEWALK_DETACH", false, Where::kSubmit},
     {"--name", "ROPEWALK_NAME", true},
-    {"--threads", "ROPEWALK_THREADS", true, Where::kRun, "--set train.threads=N: the threads of each rank"},
-    {"--memory", "ROPEWALK_MEMORY", true, Where::kRun, "leave it out"},
-    {"--partitions", "ROPEWALK_PARTITIONS", true, Where::kBoth, "leave it out"},
-    {"--verify", "ROPEWALK_VERIFY", true, Where::kBoth, "leave it out"},
+    {"--threads", "ROPEWALK_THREADS", true, Where::kRun, true},
+    {"--memory", "ROPEWALK_MEMORY", true, Where::kRun, true},
+    {"--partitions", "ROPEWALK_PARTITIONS", true, Where::kBoth, true},
+    {"--verify", "ROPEWALK_VERIFY", true, Where::kBoth, true},
     {"--output", "ROPEWALK_OUTPUT", true},
     {"--quiet", "ROPEWALK_QUIET", false},
     {"-q", "ROPEWALK_QUIET", false},
@@ -52,18 +52,36 @@ const LaunchFlag* FindFlag(const std::string& flag) {
   return found == std::end(kFlags) ? nullptr : found;
 }
 
+// The verbs that start a program of their own, in this process unless a flag names a master.
+struct GangVerb {
+  const char* verb;
+  const char* program;
+  const char* what;                // for people
+  const char* instead_of_threads;  // what to do
+};
+constexpr GangVerb kGangVerbs[] = {
+    {"train", "ropewalk-train", "a training", "--set train.threads=N: the threads of each rank"},
+    {"bench collective", "ropewalk-bench", "a bench", "leave it out"},
+};
+const GangVerb* FindGangVerb(const std::string& verb) {
+  auto found = std::find_if(std::begin(kGangVerbs), std::end(kGangVerbs), [&](const GangVerb& known) { return verb == known.verb; });
+  return found == std::end(kGangVerbs) ? nullptr : found;
+}
+
 // Before the job's name and after it a flag of the other verb is refused alike.
 Status CheckVerb(const std::string& self, const LaunchFlag& flag, bool cluster) {
-  if (self == "ropewalk train" && flag.in_training != nullptr)
+  const GangVerb* gang = FindGangVerb(self.substr(self.find(' ') + 1));
+  if (gang != nullptr && flag.for_tasks)
     return Status(Code::kInvalid, "CLI02", self + " takes no " + flag.flag,
-                  "it is for the tasks of batch jobs, and a training is one gang of ranks", flag.in_training);
+                  std::string("it is for the tasks of batch jobs, and ") + gang->what + " is one gang of ranks",
+                  std::string(flag.flag) == "--threads" ? gang->instead_of_threads : "leave it out");
   if (flag.where == Where::kBoth || (flag.where == Where::kSubmit) == cluster) return {};
   if (cluster)
     return Status(Code::kInvalid, "CLI02", self + " takes no " + flag.flag,
                   "it is for jobs in one process; on a cluster the workers have slots and memory of their own",
-                  self == "ropewalk train" ? "leave it out, or leave out --master" : "leave it out, or use `ropewalk run`");
+                  gang != nullptr ? "leave it out, or leave out --master" : "leave it out, or use `ropewalk run`");
   return Status(Code::kInvalid, "CLI02", self + " takes no " + flag.flag, "it runs the job in this process, without a master",
-                self == "ropewalk train" ? "leave it out, or name one: --master HOST:PORT" : "leave it out, or use `ropewalk submit`");
+                gang != nullptr ? "leave it out, or name one: --master HOST:PORT" : "leave it out, or use `ropewalk submit`");
 }
 
 // What the job would refuse in the environment is refused here, by the name that was typed.
@@ -109,7 +127,7 @@ Status TakeFlags(const std::string& self, std::vector<std::string>* args, std::v
   return {};
 }
 
-// `train` runs in this process unless a flag names a master; one in the environment is for `submit`.
+// One in the environment is for `submit`.
 bool NamesMaster(const Invocation& invocation) {
   return std::any_of(invocation.flags.begin(), invocation.flags.end(),
                      [](const ConfigEntry& flag) { return flag.origin == "flag --master"; }) ||
@@ -151,11 +169,11 @@ Status CheckExecutable(const std::string& path) {
 }  // namespace
 
 Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, const std::string& jobs_binary) {
-  const bool train = invocation.verb == "train";
-  const bool cluster = invocation.verb == "submit" || (train && NamesMaster(invocation));
+  const bool gang = FindGangVerb(invocation.verb) != nullptr;
+  const bool cluster = invocation.verb == "submit" || (gang && NamesMaster(invocation));
   const std::string self = "ropewalk " + invocation.verb;
   std::vector<std::string> args = invocation.launch;
-  if (train) args.insert(args.begin(), "train");
+  if (gang) args.insert(args.begin(), invocation.verb);
   if (args.empty()) return NoJob(self);
   std::string name = args.front();
   if (name.size() > 1 && name[0] == '-') {
@@ -194,7 +212,7 @@ Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, co
   launch.environment.insert(launch.environment.end(), after_name.begin(), after_name.end());
 
   bool built_in = std::find(BuiltIns().begin(), BuiltIns().end(), name) != BuiltIns().end();
-  if (train) {
+  if (gang) {
     launch.path = jobs_binary;
     launch.argv = {self};
   } else if (built_in) {
@@ -215,6 +233,13 @@ Result<Launch> PlanLaunch(const Invocation& invocation, const Config& config, co
   }
   launch.argv.insert(launch.argv.end(), args.begin(), args.end());
   return launch;
+}
+
+bool StartsJob(const std::string& verb) { return verb == "run" || verb == "submit" || FindGangVerb(verb) != nullptr; }
+
+std::string ProgramOf(const std::string& verb) {
+  const GangVerb* gang = FindGangVerb(verb);
+  return gang == nullptr ? "ropewalk-jobs" : gang->program;
 }
 
 Result<std::string> FindJobsBinary(const std::string& name) {

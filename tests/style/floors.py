@@ -40,7 +40,7 @@ NEIGHBOURS = {("rpc", "proto"), ("mlrunner", "job")}
 LIBRARIES = ["base/sim", "master/scheduler", "master/daemon", "worker/task", "worker/blocks", "worker/daemon"]
 # The rooms of mlrunner, lowest first: a room includes those before it only.
 ROOMS = ["mlrunner/types", "mlrunner/graph", "mlrunner/kernels", "mlrunner/executor", "mlrunner/models", "mlrunner/data"]
-LIBRARIES += [*ROOMS, "mlrunner/collective", "mlrunner/train", "mlrunner/gpu"]
+LIBRARIES += [*ROOMS, "mlrunner/collective", "mlrunner/train", "mlrunner/gpu", "mlrunner/measure"]
 PUBLIC = ("base", "dag", "job")
 PLUGIN = "mlrunner/gpu/plugin"
 HEAVY = re.compile(r"^(boost/(asio|beast)|rocksdb/|google/protobuf/)|\.pb\.h$")

@@ -198,6 +198,34 @@ TEST_F(LaunchTest, TrainIsAJobOfItsOwnProgram) {
   }
 }
 
+// As a training: here unless a flag names a master.
+TEST_F(LaunchTest, ABenchOfCollectivesIsAJobOfItsOwnProgram) {
+  EXPECT_EQ(ProgramOf("bench collective"), "ropewalk-bench");
+  EXPECT_EQ(Argv({"bench", "collective", "--ranks", "2", "--sizes=4K"}), (Args{"ropewalk bench collective", "--ranks", "2", "--sizes=4K"}));
+  EXPECT_EQ(Argv({"bench", "collective"}), (Args{"ropewalk bench collective"}));
+  EXPECT_EQ(Argv({"bench", "collective", "--help"}), (Args{"ropewalk bench collective", "--help"}));
+  EXPECT_EQ(Argv({"help", "bench", "collective"}), (Args{"ropewalk bench collective", "--help"}));
+  EXPECT_EQ(Environment({"bench", "collective"})["ROPEWALK_MASTER"], "");
+  for (const Args& args : {Args{"--master", "m:1", "bench", "collective", "--ranks", "2"},
+                           {"bench", "collective", "--master", "m:1", "--ranks", "2"},
+                           {"bench", "collective", "--ranks", "2", "--master=m:1"}}) {
+    EXPECT_EQ(Environment(args)["ROPEWALK_MASTER"], "m:1");
+    EXPECT_EQ(Argv(args), (Args{"ropewalk bench collective", "--ranks", "2"}));
+  }
+  auto form = Environment({"bench", "collective", "--ranks", "2", "--output", "json", "-q"});
+  EXPECT_EQ(form["ROPEWALK_OUTPUT"], "json");
+  EXPECT_EQ(form["ROPEWALK_QUIET"], "1");
+  EXPECT_EQ(Plan({"bench", "collective", "--detach"}).status().tag(), "CLI02");
+  for (const char* flag : {"--threads", "--memory", "--partitions", "--verify"}) {
+    Status status = Plan({"bench", "collective", "--ranks", "2", flag, "2"}).status();
+    EXPECT_EQ(status.tag(), "CLI02") << status.ToString();
+    EXPECT_EQ(status.what(), std::string("ropewalk bench collective takes no ") + flag);
+    EXPECT_EQ(status.fix(), "leave it out");
+  }
+  EXPECT_EQ(Plan({"bench"}).status().tag(), "CLI01");
+  EXPECT_EQ(Plan({"bench", "colective"}).status().fix(), "did you mean \"collective\"?");
+}
+
 TEST_F(LaunchTest, FlagsBeforeAndAfterTheNameMeanTheSame) {
   for (const Args& args : {Args{"run", "--threads", "2", "--memory", "1G", "--name", "n", "sort", "in"},
                            {"run", "sort", "--threads=2", "in", "--memory", "1G", "--name", "n"}}) {

@@ -1,0 +1,32 @@
+// How a call of some bytes looks for any collective of the table: found from its plan, so that collectives that are added later need no
+// word here.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "mlrunner/collective/layout.h"
+#include "mlrunner/collective/plan.h"
+
+namespace ropewalk::measure {
+
+// Why a plain call cannot run by the plan: it needs a window, a library, counts, or an instance of its own. Empty: it can.
+std::string WhyNot(const collective::Plan& plan);
+
+struct Shape {
+  std::int64_t count = 0;                          // of the call
+  std::int64_t bytes = 0;                          // of the longest vector of any rank; 0: the collective moves none
+  std::int64_t in_elements = 0, out_elements = 0;  // room for every rank's
+  collective::Sizes sizes;
+  // Where counts are learned: what each rank has for each, or for all.
+  std::int64_t each = 0;
+};
+
+// The largest whole call of at most `bytes`, at least an element (for each rank, where vectors are made of such). kInvalid as
+// Layout::Make().
+Result<Shape> ShapeOf(const collective::Plan& plan, std::int64_t bytes);
+
+}  // namespace ropewalk::measure
