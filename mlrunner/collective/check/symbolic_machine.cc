@@ -477,7 +477,8 @@ Outcome SymbolicMachine::TryFlush(const Interpreter& at, const Step& step) {
   Tick(thread);
   Join(&clocks_[thread], clocks_[thread + 1]);
   for (std::int32_t post : posted_[thread])
-    if (post != kNone && posts_[post].consumed) {
+    // Another peer may have consumed what was sent to it in this order of events, and not in the next one.
+    if (post != kNone && posts_[post].consumed && posts_[post].when.thread == ThreadOf(step.to, at.channel())) {
       // Only what the flush is about: that this message was consumed, not what its receiver knew.
       std::uint32_t& known = clocks_[thread][posts_[post].when.thread];
       known = std::max(known, posts_[post].when.time);
