@@ -32,7 +32,7 @@ struct StageView {
   std::uint32_t failed = 0;            // attempts that failed so far
   std::uint32_t running_permille = 0;  // how far the running tasks are, added up; only where the sizes of their inputs are known
   std::uint64_t ms = 0;                // from its first task's start to its last task's end, or to now
-  TaskCounters counters;               // of all attempts that ended well, and of those that run
+  TaskCounters counters;               // of each task once, however often it was run; of a running one so far
 };
 
 // An action that is over (or the job ended in it), as `explain` shows it.

@@ -99,6 +99,7 @@ struct TaskRun {
   WorkerId worker;            // kSegment: where the output lies
   SegmentId segment;
   std::uint64_t bytes = 0;
+  TaskCounters counted;  // of the attempt that ended well last: its share of StageRun::counters
 };
 
 enum class Verdict : std::uint8_t { kNone, kReady, kRunning, kAgreed, kSkipped };
@@ -147,7 +148,7 @@ struct StageRun {
   std::map<std::uint32_t, TimeMs> unreachable;  // since when a segment's owner does not answer: nobody has read it after that
   bool pinned = false;                          // a published result or journalled winner came from its content: it may not change any more
   bool winners_journalled = false;              // kFiles
-  TaskCounters counters;                        // of attempts that ended well
+  TaskCounters counters;                        // of each task that ended well, once
   TimeMs first_start = 0, last_end = 0;
   Verdict verdict = Verdict::kNone;
   std::vector<Sample> samples;  // one of these is run twice, where two slots are free for it; the first is preferred

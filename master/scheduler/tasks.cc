@@ -25,12 +25,13 @@ EventLine TaskLine(const char* event, TimeMs now, const TaskAttempt& id, Executo
   return line;
 }
 
-void Add(TaskCounters* sum, const TaskCounters& more) {
-  sum->records_in += more.records_in;
-  sum->bytes_in += more.bytes_in;
-  sum->records_out += more.records_out;
-  sum->bytes_out += more.bytes_out;
-  sum->bytes_spilled += more.bytes_spilled;
+// A task that is run again reads the same once more: what it read then stands for what it had read before.
+void CountOnce(StageRun& run, std::uint32_t task, const TaskCounters& now) {
+  TaskCounters& before = run.tasks[task].counted;
+  for (std::uint64_t TaskCounters::* count : {&TaskCounters::records_in, &TaskCounters::bytes_in, &TaskCounters::records_out,
+                                              &TaskCounters::bytes_out, &TaskCounters::bytes_spilled})
+    run.counters.*count += now.*count - before.*count;
+  before = now;
 }
 
 }  // namespace
@@ -131,13 +132,13 @@ void Scheduler::State::On(const TaskFinished& event) {
                 .Num("bytes_spilled", event.counters.bytes_spilled));
   if (!task.copy) InputsAnswered(*job, run, task);
   if (task.rank) {
-    Add(&run.counters, event.counters);
+    CountOnce(run, task.task, event.counters);
     run.last_end = now;
     return RankFinished(*job, run, task.task, event.id.attempt, event.result.value);
   }
   if (task.verify) return OnVerified(*job, run, event.id.attempt, event.executor, event.result);
   if (task.copy) return OnCopied(*job, run, task, event.id.attempt, *executor, event.result);
-  Add(&run.counters, event.counters);
+  CountOnce(run, task.task, event.counters);
   run.last_end = now;
   run.task_ms += static_cast<std::uint64_t>(now - task.since);
   Register(*job, run, task.task, event.id.attempt, *executor, event.result);

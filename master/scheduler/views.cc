@@ -98,11 +98,11 @@ std::vector<StageView> Scheduler::State::StagesOf(const JobRun& job, const dag::
     if (run.running > 0)
       for (const auto& [attempt, task] : job.running) {
         if (task.key != run.key || task.verify || task.copy) continue;
-        s.counters.records_in += task.counters.records_in;
-        s.counters.bytes_in += task.counters.bytes_in;
-        s.counters.records_out += task.counters.records_out;
-        s.counters.bytes_out += task.counters.bytes_out;
-        s.counters.bytes_spilled += task.counters.bytes_spilled;
+        // Of one that is run again, what it had read before stands until it has read more.
+        const TaskCounters& counted = run.tasks[task.task].counted;
+        for (std::uint64_t TaskCounters::* count : {&TaskCounters::records_in, &TaskCounters::bytes_in, &TaskCounters::records_out,
+                                                    &TaskCounters::bytes_out, &TaskCounters::bytes_spilled})
+          s.counters.*count += std::max(task.counters.*count, counted.*count) - counted.*count;
         if (task.task < stage.input_bytes.size() && stage.input_bytes[task.task] > 0) {
           std::uint64_t whole = stage.input_bytes[task.task];
           s.running_permille += static_cast<std::uint32_t>(std::min(task.counters.bytes_in, whole) * 1000 / whole);

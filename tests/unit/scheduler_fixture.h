@@ -98,9 +98,10 @@ class Puppet {
     for (const RunTask& task : now_running) Finish(task);
     return now_running.size();
   }
-  void Finish(RunTask task, std::uint64_t salt = 0) {
+  void Finish(RunTask task, std::uint64_t salt = 0, TaskCounters counters = {}) {
     Forget(task.job, task.id);
     TaskFinished finished;
+    finished.counters = counters;
     finished.executor = task.executor;
     finished.job = task.job;
     finished.id = task.id;

@@ -412,6 +412,28 @@ TEST_F(Gang, ALostMachineFreesTheOthersAndTheGangIsFormedAnew) {
   EXPECT_EQ(p.Count("gang_formed"), 2u);
 }
 
+TEST_F(Gang, RanksThatRunAgainCountOnce) {
+  p.AddWorker(1, 2);
+  p.AddWorker(2, 1);
+  JobId job = Start(3);
+  const TaskCounters each{10, 1000, 5, 500, 0};
+  std::vector<RunTask> first = Ranks();
+  ASSERT_EQ(first.size(), 3u);
+  p.Finish(first[0], 0, each);
+  EXPECT_EQ(p.scheduler->Job(job)->stages.at(0).counters.records_in, 10u);
+  p.Do(WorkerLost{WorkerId{2}, "its connection ended"});
+  std::erase_if(p.tasks, [&](const RunTask& t) { return t.id == first[2].id; });
+  Fail(first[1], Status(Code::kUnavailable, "GANG02", "a peer is gone"));
+  std::size_t before = p.started.size();
+  p.AddWorker(4, 1);
+  JoinNew(before);
+  p.Advance(1'000);
+  std::vector<RunTask> second = Ranks();
+  ASSERT_EQ(second.size(), 3u);
+  for (const RunTask& rank : second) p.Finish(rank, 0, each);
+  EXPECT_EQ(p.scheduler->Job(job)->past.at(0).stages.at(0).counters.records_in, 30u);
+}
+
 TEST_F(Gang, AKilledExecutorIsALostMachineToItsRanks) {
   p.AddWorker(1, 2);
   p.AddWorker(2, 2);

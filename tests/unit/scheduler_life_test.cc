@@ -212,6 +212,50 @@ TEST(SchedulerLife, RunningTasksCountByWhatTheyHaveRead) {
   EXPECT_EQ(p.scheduler->Job(job)->stages[0].running_permille, 0u);
 }
 
+// What a stage reads is what the stages before it wrote, however often its tasks are run.
+TEST(SchedulerLife, ATaskThatIsRunAgainCountsOnce) {
+  Puppet p;
+  p.AddWorker(1);
+  p.AddWorker(2);
+  JobId job = p.Submit();
+  for (const StartExecutor& executor : std::vector<StartExecutor>(p.started)) {
+    p.Do(ExecutorReady{executor.executor});
+    p.Do(ExecutorAtAction{executor.executor, WordCountPlan(4, 8)});
+  }
+  ASSERT_EQ(p.tasks.size(), 4u) << "two slots on each worker";
+  ASSERT_EQ(p.started[0].worker, WorkerId{1});
+  const TaskCounters each{10, 1000, 5, 500, 50};
+  for (const RunTask& task : std::vector<RunTask>(p.tasks)) p.Finish(task, 0, each);
+  const auto counts = [&] { return p.scheduler->Job(job)->stages.at(0).counters; };
+  EXPECT_EQ(counts().records_in, 40u);
+  p.Do(WorkerLost{WorkerId{2}, "killed"});  // with the outputs of two maps
+  std::vector<RunTask> again;
+  for (int i = 0; i < 10 && again.size() < 2; ++i) {
+    for (const RunTask& task : p.tasks)
+      if (task.id.stage == StageId{1}) again.push_back(task);
+    std::erase_if(p.tasks, [&](const RunTask& task) { return task.executor != p.started[0].executor; });
+    if (again.empty()) p.FinishTasks();
+  }
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(counts().records_in, 40u) << "while they run";
+  p.Do(TasksProgressed{again[0].executor, {{again[0].id, {4, 400, 2, 200, 0}}}});
+  EXPECT_EQ(counts().records_in, 40u) << "less than before is nothing new";
+  p.Do(TasksProgressed{again[0].executor, {{again[0].id, {12, 400, 2, 200, 0}}}});
+  EXPECT_EQ(counts().records_in, 42u);
+  EXPECT_EQ(counts().bytes_in, 4000u);
+  p.Finish(again[0], 0, each);
+  p.Finish(again[1], 0, {11, 1100, 5, 500, 0});
+  EXPECT_EQ(counts().records_in, 41u) << "the last time counts";
+  EXPECT_EQ(counts().bytes_in, 4100u);
+  EXPECT_EQ(counts().records_out, 20u);
+  EXPECT_EQ(counts().bytes_out, 2000u);
+  EXPECT_EQ(counts().bytes_spilled, 150u);
+  while (p.FinishTasks() > 0) {
+  }
+  p.Do(MainReturned{p.started[0].executor, 0});
+  EXPECT_EQ(p.scheduler->Job(job)->past.at(0).stages.at(0).counters.records_in, 41u) << "and is what `explain` goes on showing";
+}
+
 TEST(SchedulerLife, WhatIsKeptOfALongJobsPlansIsBounded) {
   Puppet p;
   p.segment_stages.ids.clear();
