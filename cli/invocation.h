@@ -22,7 +22,7 @@ struct Invocation {
   std::vector<ConfigEntry> flags;                                       // of configuration keys
   std::vector<std::string> launch;                                      // run, submit, ...: the job's name or path and everything after it
   std::vector<std::pair<std::string, std::string>> launch_environment;  // run, submit: ROPEWALK_... from flags before the name
-  std::string job_name;                                                 // j-7f3
+  std::string job_name;                                                 // j-713
   std::uint32_t limit = 100;
   bool follow = false;
   std::string stream;            // logs: "", driver, stderr, executor, events

@@ -51,7 +51,7 @@ class ProgressLines {
   void Show(const ProgressState& state);
 
  private:
-  std::string prefix_;  // "job j-7f3: "
+  std::string prefix_;  // "job j-713: "
   ProgressPace pace_;
 };
 

@@ -23,7 +23,7 @@ void PrintError(const Status& status, OutputForm form);
 
 // What a follower says of a worker that was lost with the work of `tasks` tasks, and of a master that does not answer.
 std::string LossText(const std::string& worker, std::uint32_t tasks);
-// The last line of a job that went well: "job j-7f3 succeeded in 2.31 s".
+// The last line of a job that went well: "job j-713 succeeded in 2.31 s".
 std::string EndText(const std::string& job, std::int64_t submitted_us, std::int64_t finished_us);
 std::string WaitingText(const std::string& master, int patience_ms);
 
