@@ -16,7 +16,8 @@ constexpr char kOutput[] = "table, json or jsonl";
 // One verb of the command: its CLI11 application and the name by which main() knows it.
 class Parser {
  public:
-  explicit Parser(Invocation* out) : out_(out), app_("Ropewalk runs batch jobs: in this process, or on a master's workers.", "ropewalk") {
+  explicit Parser(Invocation* out)
+      : out_(out), app_("Ropewalk runs batch jobs and trains models: in this process, or on a master's workers.", "ropewalk") {
     app_.require_subcommand(1);
     app_.set_version_flag("--version", std::string("ropewalk ") + kVersion);
     // They mean the same before the verb and after it.
@@ -192,7 +193,7 @@ class Parser {
                                      {"wait", "until the job is over; exits as the job did"}}) {
       CLI::App* app = Verb(jobs, name, help);
       Client(app);
-      app->add_option("JOB", out_->job_name, "j-7f3")->required();
+      app->add_option("JOB", out_->job_name, "j-713")->required();
       if (std::string(name) == "wait") {
         app->add_option_function<double>(
                "--timeout", [this](double s) { out_->timeout_ms = static_cast<std::int64_t>(s * 1000); }, "give up then (exit 124)")
@@ -202,7 +203,7 @@ class Parser {
     }
     CLI::App* logs = Verb(&app_, "logs", "what a job's main wrote");
     Client(logs);
-    logs->add_option("JOB", out_->job_name, "j-7f3")->required();
+    logs->add_option("JOB", out_->job_name, "j-713")->required();
     logs->add_flag("-f,--follow", out_->follow, "wait for more until the job is over");
     logs->add_option("--stream", out_->stream,
                      "driver (stdout of main), stderr (its stderr), executor (of all others), events; else the first two")
@@ -210,7 +211,7 @@ class Parser {
         ->type_name("NAME");
     CLI::App* explain = Verb(&app_, "explain", "the plan of a job's current action and of its last ones, with counts; why it waits");
     Client(explain);
-    explain->add_option("JOB", out_->job_name, "j-7f3")->required();
+    explain->add_option("JOB", out_->job_name, "j-713")->required();
   }
 
   void AddOthers() {

@@ -50,7 +50,7 @@ class Query {
     if (verb == "worker list") return Workers();
     auto job = ParseJobName(invocation_.job_name);
     if (!job) {
-      return Status(Code::kNotFound, "CLI07", "\"" + EscapeForLog(invocation_.job_name, 64) + "\" is no job", "a job is called like j-7f3",
+      return Status(Code::kNotFound, "CLI07", "\"" + EscapeForLog(invocation_.job_name, 64) + "\" is no job", "a job is called like j-713",
                     "`ropewalk job list` shows them");
     }
     job_ = *job;
@@ -166,8 +166,28 @@ class Query {
         RETURN_IF_ERROR(Copy(&stream, !invocation_.follow ? 0 : streams.size() == 1 ? kPollMs : kFollowMs));
         end = end && stream.end;
       }
-      if (end || !invocation_.follow) return 0;
+      if (end || !invocation_.follow) break;
     }
+    bool silent = true;
+    for (const Stream& stream : streams) silent = silent && stream.offset == 0;
+    if (silent) RETURN_IF_ERROR(TellWhySilent());
+    return 0;
+  }
+
+  // An empty log raises a question: whether the job has come to print anything, and if not, why.
+  Status TellWhySilent() {
+    if (invocation_.output != job::OutputForm::kTable) return {};
+    ASSIGN_OR_RETURN(wire::JobState state, Ask(0, 0));
+    const std::string job = "job " + JobName(job_), where = invocation_.stream.empty() ? "" : " to its log \"" + invocation_.stream + "\"";
+    std::string text;
+    if (IsOver(state)) {
+      text = job + " wrote nothing" + where + "; it " + (state.phase() == "cancelled" ? "was cancelled" : state.phase()) + "\n";
+      if (const Status end = EndOf(state); !end.ok()) text += job::Completed(end).ToString() + "\n";
+    } else {
+      text = job + " has written nothing" + where + " so far; it is " + state.phase() + "\n";
+      for (const std::string& reason : state.pending_reasons()) text += "waits for  " + EscapeForLog(reason) + "\n";
+    }
+    return WriteAll(STDERR_FILENO, text);
   }
 
   const Invocation& invocation_;

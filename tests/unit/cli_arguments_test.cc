@@ -39,9 +39,9 @@ TEST(Arguments, Verbs) {
     std::string verb = args[0] + (args.size() > 1 ? " " + args[1] : "");
     EXPECT_EQ(Parsed(args).verb, verb);
   }
-  Invocation wait = Parsed({"job", "wait", "j-7f3", "--timeout", "1.5", "--output", "jsonl"});
+  Invocation wait = Parsed({"job", "wait", "j-713", "--timeout", "1.5", "--output", "jsonl"});
   EXPECT_EQ(wait.verb, "job wait");
-  EXPECT_EQ(wait.job_name, "j-7f3");
+  EXPECT_EQ(wait.job_name, "j-713");
   EXPECT_EQ(wait.timeout_ms, 1500);
   EXPECT_EQ(wait.output, job::OutputForm::kJsonLines);
   Invocation logs = Parsed({"logs", "-f", "--stream=events", "j-1", "--master", "m:1"});
@@ -79,6 +79,9 @@ TEST(Arguments, HelpAndVersionAreText) {
   EXPECT_NE(help.text.find("--join"), std::string::npos) << help.text;
   EXPECT_EQ(Parsed({"--version"}).text.substr(0, 9), "ropewalk ");
   EXPECT_EQ(Parsed({"help"}).text, Parsed({"--help"}).text);
+  const std::string first = Parsed({"--help"}).text.substr(0, Parsed({"--help"}).text.find('\n'));
+  EXPECT_NE(first.find("batch jobs"), std::string::npos) << first;
+  EXPECT_NE(first.find("trains models"), std::string::npos) << first;
   EXPECT_EQ(Parsed({"help", "start", "worker"}).text, help.text);
   for (const char* verb : {"run", "submit"}) {
     std::string text = Parsed({verb, "--help"}).text;

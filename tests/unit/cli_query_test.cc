@@ -48,7 +48,7 @@ class QueryTest : public testing::Test {
   }
   static wire::JobState Job(const std::string& phase) {
     wire::JobState job;
-    job.set_job(0x7f3);
+    job.set_job(713);
     job.set_name("evil\nname\x1b[31m");
     job.set_user("me");
     job.set_phase(phase);
@@ -69,7 +69,7 @@ class QueryTest : public testing::Test {
     master_.answer = [job](const wire::ClientRequest& request, wire::ClientResponse* response) {
       if (request.has_list_jobs()) *response->mutable_job_list()->add_jobs() = job;
       if (request.has_job_query()) {
-        EXPECT_EQ(request.job_query().job(), 0x7f3u);
+        EXPECT_EQ(request.job_query().job(), 713u);
         *response->mutable_job_state() = job;
       }
       if (request.has_cancel_job()) response->mutable_ok();
@@ -83,11 +83,11 @@ TEST_F(QueryTest, ListsAreTablesOrJson) {
   AnswerJob(Job("running"));
   Outcome table = Run({"job", "list"});
   EXPECT_EQ(table.code, 0) << table.err;
-  EXPECT_NE(table.out.find("j-7f3  running  4/10"), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find("j-713  running  4/10"), std::string::npos) << table.out;
   EXPECT_NE(table.out.find("evil\\nname\\x1b[31m"), std::string::npos) << "a name cannot forge a line: " << table.out;
   Outcome lines = Run({"job", "list", "--output", "jsonl"});
   EXPECT_EQ(std::count(lines.out.begin(), lines.out.end(), '\n'), 1) << lines.out;
-  EXPECT_EQ(lines.out.substr(0, 37), "{\"job\":\"j-7f3\",\"name\":\"evil\\nname\\u00") << lines.out;
+  EXPECT_EQ(lines.out.substr(0, 37), "{\"job\":\"j-713\",\"name\":\"evil\\nname\\u00") << lines.out;
   Outcome json = Run({"job", "list", "--output", "json"});
   EXPECT_EQ(json.out.substr(0, 9), "{\"jobs\":[") << json.out;
 
@@ -110,19 +110,19 @@ TEST_F(QueryTest, JobsThatAnOlderVersionJournalledHaveNoTimeAndNoPlan) {
   job.clear_finished_us();
   job.clear_plan_text();
   AnswerJob(job);
-  EXPECT_NE(Run({"job", "show", "j-7f3"}).out.find("time       -\n"), std::string::npos) << Run({"job", "show", "j-7f3"}).out;
-  EXPECT_EQ(Run({"job", "show", "j-7f3", "--output", "json"}).out.find("duration_ms"), std::string::npos);
-  EXPECT_NE(Run({"explain", "j-7f3"}).out.find("no plan is kept"), std::string::npos) << Run({"explain", "j-7f3"}).out;
+  EXPECT_NE(Run({"job", "show", "j-713"}).out.find("time       -\n"), std::string::npos) << Run({"job", "show", "j-713"}).out;
+  EXPECT_EQ(Run({"job", "show", "j-713", "--output", "json"}).out.find("duration_ms"), std::string::npos);
+  EXPECT_NE(Run({"explain", "j-713"}).out.find("no plan is kept"), std::string::npos) << Run({"explain", "j-713"}).out;
 }
 
 TEST_F(QueryTest, ShowAndExplain) {
   AnswerJob(Job("running"));
-  Outcome show = Run({"job", "show", "j-7f3"});
+  Outcome show = Run({"job", "show", "j-713"});
   EXPECT_EQ(show.code, 0);
   EXPECT_NE(show.out.find("waits for  no worker has joined"), std::string::npos) << show.out;
   EXPECT_NE(show.out.find("4/10"), std::string::npos) << show.out;
-  EXPECT_NE(Run({"explain", "j-7f3"}).out.find("the plan\n"), std::string::npos);
-  EXPECT_NE(Run({"explain", "j-7f3"}).out.find("4/10  55%"), std::string::npos) << "a stage's counts: " << Run({"explain", "j-7f3"}).out;
+  EXPECT_NE(Run({"explain", "j-713"}).out.find("the plan\n"), std::string::npos);
+  EXPECT_NE(Run({"explain", "j-713"}).out.find("4/10  55%"), std::string::npos) << "a stage's counts: " << Run({"explain", "j-713"}).out;
   Outcome unknown = Run({"job", "show", "nonsense"});
   EXPECT_EQ(unknown.code, 3);
   EXPECT_NE(unknown.err.find("error[CLI07]"), std::string::npos) << unknown.err;
@@ -146,10 +146,10 @@ TEST_F(QueryTest, AFinishedJobHasItsTimesAndItsPlans) {
   stage->mutable_counters()->set_records_in(77);
   stage->mutable_counters()->set_bytes_in(1'500'000);
   AnswerJob(job);
-  std::string text = Run({"explain", "j-7f3"}).out;
+  std::string text = Run({"explain", "j-713"}).out;
   for (const char* part : {"3 earlier actions are not kept", "action 4: WriteText\n", "10/10", "100%", "77", "1.43 MiB", "1.23 s"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;
-  std::string json = Run({"explain", "j-7f3", "--output", "json"}).out;
+  std::string json = Run({"explain", "j-713", "--output", "json"}).out;
   EXPECT_NE(json.find("\"past\":[{\"action\":4,"), std::string::npos) << json;
   EXPECT_NE(json.find("\"records_in\":77"), std::string::npos) << json;
   job.add_argv("./word_count");
@@ -161,19 +161,19 @@ TEST_F(QueryTest, AFinishedJobHasItsTimesAndItsPlans) {
   lost->set_name("worker-2");
   lost->set_tasks(2);
   AnswerJob(job);
-  EXPECT_NE(Run({"explain", "j-7f3"}).out.find("worker-2 was lost, and with it the work of 2 tasks"), std::string::npos);
+  EXPECT_NE(Run({"explain", "j-713"}).out.find("worker-2 was lost, and with it the work of 2 tasks"), std::string::npos);
   wire::JobState built_in = job;
   built_in.set_argv(0, "ropewalk submit");
   AnswerJob(built_in);
-  EXPECT_NE(Run({"job", "show", "j-7f3"}).out.find("arguments  ropewalk submit 'books/*.txt' "), std::string::npos);
+  EXPECT_NE(Run({"job", "show", "j-713"}).out.find("arguments  ropewalk submit 'books/*.txt' "), std::string::npos);
   AnswerJob(job);
-  std::string shown_json = Run({"job", "show", "j-7f3", "--output", "json"}).out;
+  std::string shown_json = Run({"job", "show", "j-713", "--output", "json"}).out;
   EXPECT_NE(shown_json.find("\"outputs\":[\"/data/out\"]"), std::string::npos) << shown_json;
   EXPECT_NE(shown_json.find("\"lost_workers\":[{\"name\":\"worker-2\",\"tasks\":2}]"), std::string::npos) << shown_json;
-  std::string show = Run({"job", "show", "j-7f3"}).out;
+  std::string show = Run({"job", "show", "j-713"}).out;
   for (const char* line :
        {"arguments  ./word_count 'books/*.txt' out\\n\n", "output     /data/out\n", "exit code  0\n", "lost       1 workers before these\n",
-        "lost       worker-2 was lost, and with it", "more: `ropewalk explain j-7f3`"})
+        "lost       worker-2 was lost, and with it", "more: `ropewalk explain j-713`"})
     EXPECT_NE(show.find(line), std::string::npos) << line << " is missing in\n" << show;
   EXPECT_NE(show.find("time       1.50 s\n"), std::string::npos) << show;
   EXPECT_EQ(show.find("started    -\n"), std::string::npos) << show;
@@ -200,7 +200,7 @@ TEST_F(QueryTest, WaitEndsAsTheJobDid) {
       job.mutable_failure()->set_what("what happened");
     }
     AnswerJob(job);
-    Outcome outcome = Run({"job", "wait", "j-7f3"});
+    Outcome outcome = Run({"job", "wait", "j-713"});
     EXPECT_EQ(outcome.code, c.exit) << outcome.err;
     EXPECT_EQ(outcome.err.empty(), c.exit == 0) << outcome.err;
     if (c.code != Code::kOk) {
@@ -208,15 +208,15 @@ TEST_F(QueryTest, WaitEndsAsTheJobDid) {
     }
   }
   AnswerJob(Job("running"));
-  Outcome late = Run({"job", "wait", "j-7f3", "--timeout", "0.05"});
+  Outcome late = Run({"job", "wait", "j-713", "--timeout", "0.05"});
   EXPECT_EQ(late.code, 124) << late.err;
 }
 
 TEST_F(QueryTest, CancelSaysWhatIsTrue) {
   AnswerJob(Job("running"));
-  EXPECT_EQ(Run({"job", "cancel", "j-7f3"}).out, "job j-7f3 is being cancelled\n");
+  EXPECT_EQ(Run({"job", "cancel", "j-713"}).out, "job j-713 is being cancelled\n");
   AnswerJob(Job("succeeded"));
-  EXPECT_EQ(Run({"job", "cancel", "j-7f3"}).out, "job j-7f3 is over: succeeded\n");
+  EXPECT_EQ(Run({"job", "cancel", "j-713"}).out, "job j-713 is over: succeeded\n");
 }
 
 TEST_F(QueryTest, LogsCopyBothStreamsAndFollowToTheEnd) {
@@ -232,11 +232,48 @@ TEST_F(QueryTest, LogsCopyBothStreamsAndFollowToTheEnd) {
     chunk->set_next_offset(read.offset() + data.size());
     chunk->set_end(read.offset() + data.size() == log.size());
   };
-  Outcome followed = Run({"logs", "-f", "j-7f3"});
+  Outcome followed = Run({"logs", "-f", "j-713"});
   EXPECT_EQ(followed.code, 0);
   EXPECT_EQ(followed.out, logs.at("driver"));
   EXPECT_EQ(followed.err, logs.at("stderr"));
-  EXPECT_EQ(Run({"logs", "-f", "--stream", "events", "j-7f3"}).out, logs.at("events"));
+  EXPECT_EQ(Run({"logs", "-f", "--stream", "events", "j-713"}).out, logs.at("events"));
+}
+
+TEST_F(QueryTest, LogsThatAreEmptySayWhy) {
+  const auto answer = [&](wire::JobState job) {
+    master_.answer = [job](const wire::ClientRequest& request, wire::ClientResponse* response) {
+      if (request.has_job_query()) *response->mutable_job_state() = job;
+      if (!request.has_read_log()) return;
+      if (request.read_log().stream() == "events") response->mutable_log_chunk()->set_data(request.read_log().offset() == 0 ? "{}\n" : "");
+      response->mutable_log_chunk()->set_next_offset(request.read_log().stream() == "events" ? 3 : 0);
+      response->mutable_log_chunk()->set_end(job.phase() != "pending");
+    };
+  };
+  wire::JobState failed = Job("failed");
+  failed.mutable_failure()->set_code(static_cast<std::uint32_t>(Code::kNotFound));
+  failed.mutable_failure()->set_tag("T01");
+  failed.mutable_failure()->set_what("a library is missing");
+  failed.mutable_failure()->set_why("no worker has it");
+  failed.mutable_failure()->set_fix("install it");
+  answer(failed);
+  for (const std::vector<std::string>& how : {std::vector<std::string>{}, {"-f"}, {"--stream", "stderr"}}) {
+    std::vector<std::string> args = {"logs", "j-713"};
+    args.insert(args.end(), how.begin(), how.end());
+    Outcome outcome = Run(args);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "") << "what is no log goes to stderr";
+    EXPECT_NE(outcome.err.find("job j-713 wrote nothing"), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("; it failed\nerror[T01] a library is missing\n  why: no worker has it   fix: install it\n"),
+              std::string::npos)
+        << outcome.err;
+  }
+  EXPECT_NE(Run({"logs", "j-713", "--stream", "stderr"}).err.find("to its log \"stderr\""), std::string::npos);
+  EXPECT_EQ(Run({"logs", "j-713", "--stream", "events"}).err, "") << "one that holds something speaks for itself";
+  EXPECT_EQ(Run({"logs", "j-713", "--output", "json"}).err, "");
+  answer(Job("succeeded"));
+  EXPECT_EQ(Run({"logs", "j-713"}).err, "job j-713 wrote nothing; it succeeded\n");
+  answer(Job("pending"));
+  EXPECT_EQ(Run({"logs", "j-713"}).err, "job j-713 has written nothing so far; it is pending\nwaits for  no worker has joined\n");
 }
 
 TEST_F(QueryTest, FailuresHaveThreePartsAndTheirExitCode) {
