@@ -112,12 +112,17 @@ Config::Config(std::vector<ConfigKey> keys, std::string how_to_list) : how_to_li
   for (ConfigKey& key : keys) {
     index_[key.name] = values_.size();
     Value value;
-    value.text = key.fallback;
-    value.origin = "default";
     value.key = std::move(key);
-    if (!Parse(value.key.type, value.text, &value.number)) std::abort();  // a default that its own type refuses is our bug
+    value.TakeDefault();
     values_.push_back(std::move(value));
   }
+}
+
+void Config::Value::TakeDefault() {
+  layer = ConfigLayer::kDefault;
+  text = key.fallback;
+  origin = "default";
+  if (!Parse(key.type, text, &number)) std::abort();  // a default that its own type refuses is our bug
 }
 
 Status Config::Set(ConfigLayer layer, const ConfigEntry& entry) {
@@ -183,7 +188,13 @@ std::vector<std::int64_t> Config::Numbers(std::string_view name) const {
   return numbers;
 }
 const std::string& Config::Origin(std::string_view name) const { return Find(name).origin; }
-bool Config::IsSet(std::string_view name) const { return Find(name).layer != ConfigLayer::kDefault; }
+ConfigLayer Config::Layer(std::string_view name) const { return Find(name).layer; }
+bool Config::IsSet(std::string_view name) const { return Layer(name) != ConfigLayer::kDefault; }
+void Config::Unset(std::string_view name) {
+  auto found = index_.find(name);
+  if (found == index_.end()) std::abort();
+  values_[found->second].TakeDefault();
+}
 
 std::vector<ConfigEntry> Config::Show() const {
   std::vector<ConfigEntry> entries;

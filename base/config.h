@@ -65,6 +65,9 @@ class Config {
   bool IsSet(std::string_view name) const;
   // Where its value comes from.
   const std::string& Origin(std::string_view name) const;
+  ConfigLayer Layer(std::string_view name) const;
+  // Back to its default: what was set means nothing beside a value of a higher layer.
+  void Unset(std::string_view name);
 
   std::vector<ConfigEntry> Show() const;  // in the order of declaration
 
@@ -74,6 +77,7 @@ class Config {
     ConfigLayer layer = ConfigLayer::kDefault;
     std::string text, origin;
     std::uint64_t number = 0;
+    void TakeDefault();
   };
   const Value& Find(std::string_view name) const;
   std::string how_to_list_;

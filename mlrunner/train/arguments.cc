@@ -82,6 +82,7 @@ Result<TrainArguments> ParseTrainArguments(const std::vector<std::string>& args,
     return Bad("which job?", "no job file is named", "ropewalk train JOB.toml; examples/train has some");
   }
   for (const Setting& setting : settings) RETURN_IF_ERROR(ApplySetting(&config, setting.text, setting.origin));
+  DropOverruled(&config);
   for (const char* key : {"data.path", "checkpoint.folder"}) RETURN_IF_ERROR(MakeAbsolute(&config, key, folder));
   ASSIGN_OR_RETURN(arguments.job, ReadTrainJob(config));
   for (std::string& setting : AsSettings(config)) arguments.argv.push_back("--set=" + setting);

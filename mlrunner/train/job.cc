@@ -1,7 +1,10 @@
 #include "mlrunner/train/job.h"
 
+#include <algorithm>
 #include <limits>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -32,17 +35,43 @@ Status Choose(const Config& config, const std::string& key, const Choice<T> (&ch
   return Bad(config, key, "it takes one of: " + names);
 }
 
-// `kind_key` has another value than `kind`: then a key of that kind only would be silently ignored.
-Status Only(const Config& config, const std::string& kind_key, const std::string& kind, std::initializer_list<const char*> keys) {
-  if (config.Text(kind_key) == kind) return {};
-  for (const char* key : keys) {
-    if (config.IsSet(key))
-      return Status(Code::kInvalid, "SPEC02",
-                    fmt::format("{}: {} means nothing where {} is \"{}\"", config.Origin(key), key, kind_key, config.Text(kind_key)),
-                    fmt::format("it belongs to \"{}\"", kind), "take it out");
+// Keys that mean something only where another one has one of these values.
+struct Belongs {
+  const char* chooser;
+  std::vector<std::string> values;
+  std::vector<const char*> keys;
+};
+const std::vector<Belongs>& KeysOfChoices() {
+  static const std::vector<Belongs> all = {
+      {"model.kind", {"mlp"}, {"model.hidden"}},
+      {"model.kind", {"gpt"}, {"model.layers", "model.width", "model.heads", "model.length", "model.tied"}},
+      {"data.kind", {"text"}, {"data.held_out"}},
+      {"optimizer.schedule", {"linear", "cosine"}, {"optimizer.decay_steps", "optimizer.final_fraction"}},
+      {"optimizer.schedule", {"step"}, {"optimizer.step_every", "optimizer.step_factor"}},
+      {"optimizer.kind", {"sgd"}, {"optimizer.momentum"}},
+      {"optimizer.kind", {"adamw"}, {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"}},
+  };
+  return all;
+}
+bool IsMeant(const Config& config, const Belongs& some) {
+  return std::find(some.values.begin(), some.values.end(), config.Text(some.chooser)) != some.values.end();
+}
+
+// A key that belongs to another choice would be silently ignored.
+Status Fits(const Config& config, std::string_view chooser) {
+  for (const Belongs& some : KeysOfChoices()) {
+    if (some.chooser != chooser || IsMeant(config, some)) continue;
+    for (const char* key : some.keys) {
+      if (config.IsSet(key))
+        return Status(Code::kInvalid, "SPEC02",
+                      fmt::format("{}: {} means nothing where {} is \"{}\"", config.Origin(key), key, chooser, config.Text(chooser)),
+                      fmt::format("it belongs to \"{}\"", fmt::join(some.values, "\" and \"")), "take it out");
+    }
   }
   return {};
 }
+
+constexpr const char* kKeysOfCheckpoints[] = {"checkpoint.every_steps", "checkpoint.keep", "checkpoint.resume"};
 
 Status Within(const Config& config, const std::string& key, std::int64_t low, std::int64_t high, std::int64_t* value) {
   std::uint64_t number = config.Number(key);
@@ -67,8 +96,7 @@ constexpr std::int64_t kWidthMax = 1 << 20, kCountMax = std::int64_t{1} << 40;
 
 Status ReadModel(const Config& config, ModelSpec* model) {
   RETURN_IF_ERROR(Choose(config, "model.kind", {{"mlp", ModelSpec::Kind::kMlp}, {"gpt", ModelSpec::Kind::kGpt}}, &model->kind));
-  RETURN_IF_ERROR(Only(config, "model.kind", "mlp", {"model.hidden"}));
-  RETURN_IF_ERROR(Only(config, "model.kind", "gpt", {"model.layers", "model.width", "model.heads", "model.length", "model.tied"}));
+  RETURN_IF_ERROR(Fits(config, "model.kind"));
   model->hidden = config.Numbers("model.hidden");
   for (std::int64_t width : model->hidden) {
     if (width < 1 || width > kWidthMax) return Bad(config, "model.hidden", fmt::format("each width lies in [1, {}]", kWidthMax));
@@ -86,7 +114,7 @@ Status ReadModel(const Config& config, ModelSpec* model) {
 Status ReadData(const Config& config, const ModelSpec& model, DataSpec* data) {
   RETURN_IF_ERROR(
       Choose(config, "data.kind", {{"fashion-mnist", DataSpec::Kind::kFashionMnist}, {"text", DataSpec::Kind::kText}}, &data->kind));
-  RETURN_IF_ERROR(Only(config, "data.kind", "text", {"data.held_out"}));
+  RETURN_IF_ERROR(Fits(config, "data.kind"));
   const bool text = data->kind == DataSpec::Kind::kText;
   if (text != (model.kind == ModelSpec::Kind::kGpt))
     return Bad(config, "data.kind", fmt::format("a model of kind \"{}\" does not learn from it", config.Text("model.kind")),
@@ -106,10 +134,7 @@ Status ReadSchedule(const Config& config, OptimizerSpec* optimizer) {
       Choose(config, "optimizer.schedule",
              {{"constant", Schedule::kConstant}, {"linear", Schedule::kLinear}, {"cosine", Schedule::kCosine}, {"step", Schedule::kStep}},
              &optimizer->schedule));
-  const bool falls = optimizer->schedule == Schedule::kLinear || optimizer->schedule == Schedule::kCosine;
-  if (!falls)
-    RETURN_IF_ERROR(Only(config, "optimizer.schedule", "linear\" and \"cosine", {"optimizer.decay_steps", "optimizer.final_fraction"}));
-  RETURN_IF_ERROR(Only(config, "optimizer.schedule", "step", {"optimizer.step_every", "optimizer.step_factor"}));
+  RETURN_IF_ERROR(Fits(config, "optimizer.schedule"));
   RETURN_IF_ERROR(Within(config, "optimizer.decay_steps", 0, kCountMax, &optimizer->decay_steps));
   RETURN_IF_ERROR(Within(config, "optimizer.final_fraction", 0, 1, &optimizer->final_fraction));
   RETURN_IF_ERROR(Within(config, "optimizer.step_every", 0, kCountMax, &optimizer->step_every));
@@ -122,8 +147,7 @@ Status ReadSchedule(const Config& config, OptimizerSpec* optimizer) {
 Status ReadOptimizer(const Config& config, OptimizerSpec* optimizer) {
   using Kind = OptimizerSpec::Kind;
   RETURN_IF_ERROR(Choose(config, "optimizer.kind", {{"sgd", Kind::kSgd}, {"adamw", Kind::kAdamW}}, &optimizer->kind));
-  RETURN_IF_ERROR(Only(config, "optimizer.kind", "sgd", {"optimizer.momentum"}));
-  RETURN_IF_ERROR(Only(config, "optimizer.kind", "adamw", {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"}));
+  RETURN_IF_ERROR(Fits(config, "optimizer.kind"));
   RETURN_IF_ERROR(Within(config, "optimizer.learning_rate", 0, 1e6, &optimizer->learning_rate));
   RETURN_IF_ERROR(Within(config, "optimizer.warmup_steps", 0, kCountMax, &optimizer->warmup_steps));
   RETURN_IF_ERROR(ReadSchedule(config, optimizer));
@@ -141,7 +165,7 @@ Status ReadCheckpoint(const Config& config, CheckpointSpec* checkpoint) {
   RETURN_IF_ERROR(Within(config, "checkpoint.every_steps", 0, kCountMax, &checkpoint->every_steps));
   RETURN_IF_ERROR(Within(config, "checkpoint.keep", 1, 1'000'000, &checkpoint->keep));
   if (!checkpoint->folder.empty()) return {};
-  for (const char* key : {"checkpoint.every_steps", "checkpoint.keep", "checkpoint.resume"}) {
+  for (const char* key : kKeysOfCheckpoints) {
     if (config.IsSet(key)) return Bad(config, key, "no checkpoint.folder is named", "name the folder, or take it out");
   }
   return {};
@@ -167,7 +191,7 @@ std::vector<ConfigKey> TrainKeys() {
       {"train.batch", kNumber, "128", "samples of a step, of all ranks together"},
       {"train.micro_batches", kNumber, "1", "parts of a rank's share of a batch, one after another"},
       {"train.epochs", kNumber, "0", "times through the data (1 unless train.steps is given)"},
-      {"train.steps", kNumber, "0", "instead of epochs"},
+      {"train.steps", kNumber, "0", "instead of epochs; as a flag it wins over a file's epochs"},
       {"train.seed", kNumber, "1", "of first values and the order of samples"},
       {"train.dtype", kText, "f32", "f32; f64 runs on slow kernels, for comparisons"},
       {"train.device", kText, "cpu", "cpu, or gpu: by the plugin's kernels where a GPU is found, else by the CPU's"},
@@ -195,6 +219,20 @@ std::vector<ConfigKey> TrainKeys() {
       {"checkpoint.keep", kNumber, "3", "the newest so many are kept"},
       {"checkpoint.resume", kSwitch, "true", "begin at the newest one that is there"},
   };
+}
+
+void DropOverruled(Config* config) {
+  const auto drop_below = [&](const char* winner, const char* key) {
+    if (config->Layer(key) < config->Layer(winner)) config->Unset(key);
+  };
+  for (const Belongs& some : KeysOfChoices()) {
+    if (IsMeant(*config, some)) continue;
+    for (const char* key : some.keys) drop_below(some.chooser, key);
+  }
+  if (config->Text("checkpoint.folder").empty())
+    for (const char* key : kKeysOfCheckpoints) drop_below("checkpoint.folder", key);
+  if (config->Number("train.steps") > 0) drop_below("train.steps", "train.epochs");
+  if (config->Number("train.epochs") > 0) drop_below("train.epochs", "train.steps");
 }
 
 Result<TrainJob> ReadTrainJob(const Config& config) {

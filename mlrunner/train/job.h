@@ -73,6 +73,10 @@ struct TrainJob {
 // All keys with their defaults.
 std::vector<ConfigKey> TrainKeys();
 
+// What a file says and a flag makes meaningless is as if it were not there: train.epochs beside --set train.steps, what belongs to another
+// kind than --set model.kind.
+void DropOverruled(Config* config);
+
 // SPEC02: values that do not fit together, keys that the chosen model, data or optimiser does not know.
 Result<TrainJob> ReadTrainJob(const Config& config);
 

@@ -43,6 +43,17 @@ TEST(Config, FlagsBeatEnvironmentBeatsFileBeatsDefault) {
   EXPECT_EQ(shown[3].origin, "f.toml:3:1");
 }
 
+TEST(Config, WhatIsUnsetIsItsDefaultAgain) {
+  Config config = Make();
+  ASSERT_TRUE(config.Set(ConfigLayer::kFile, {"worker.memory", "2G", "f.toml:1:1"}).ok());
+  EXPECT_EQ(config.Layer("worker.memory"), ConfigLayer::kFile);
+  config.Unset("worker.memory");
+  EXPECT_EQ(config.Layer("worker.memory"), ConfigLayer::kDefault);
+  EXPECT_EQ(config.Number("worker.memory"), 1ull << 30);
+  EXPECT_EQ(config.Origin("worker.memory"), "default");
+  EXPECT_FALSE(config.IsSet("worker.memory"));
+}
+
 TEST(Config, UnknownKeysAndWrongValuesAreRefusedWithTheirPlace) {
   Config config = Make();
   Status unknown = config.Set(ConfigLayer::kFile, {"master.lisen", "x", "m.toml:3:7"});

@@ -123,6 +123,41 @@ TEST_F(TrainJobFile, MistakesAreNamedWithTheirPlace) {
   }
 }
 
+// What the command line says wins over the file, also where the two cannot stand beside each other; executors are told the outcome.
+TEST_F(TrainJobFile, AFlagOverrulesWhatItExcludes) {
+  const auto both_read = [&](const char* toml, const std::vector<std::string>& flags) {
+    auto parsed = Parse(toml, flags);
+    EXPECT_TRUE(parsed.ok()) << toml << parsed.status().ToString();
+    if (!parsed.ok()) return TrainJob();
+    auto again = ParseTrainArguments(parsed->argv, "/");
+    EXPECT_TRUE(again.ok()) << toml << again.status().ToString();
+    if (again.ok()) {
+      EXPECT_EQ(again->job.steps, parsed->job.steps);
+      EXPECT_EQ(again->job.epochs, parsed->job.epochs);
+    }
+    return parsed->job;
+  };
+  TrainJob steps = both_read("[train]\nepochs = 3\n", {"--set", "train.steps=5"});
+  EXPECT_EQ(steps.steps, 5);
+  EXPECT_EQ(steps.epochs, 0);
+  TrainJob epochs = both_read("[train]\nsteps = 3\n", {"--set", "train.epochs=2"});
+  EXPECT_EQ(epochs.epochs, 2);
+  EXPECT_EQ(epochs.steps, 0);
+  EXPECT_EQ(both_read("[train]\nepochs = 3\n", {"--set", "train.steps=0"}).epochs, 3) << "0 steps is no number of steps";
+  EXPECT_EQ(both_read("[optimizer]\nmomentum = 0.5\n", {"--set", "optimizer.kind=adamw"}).optimizer.kind, OptimizerSpec::Kind::kAdamW);
+  EXPECT_EQ(both_read("[optimizer]\nschedule = \"step\"\nstep_every = 5\n", {"--set", "optimizer.schedule=cosine"}).optimizer.step_every,
+            0);
+  both_read("[model]\nhidden = [8]\n", {"--set", "model.kind=gpt", "--set", "data.kind=text", "--set", "data.path=t"});
+  both_read("[model]\nkind = \"gpt\"\nwidth = 32\n[data]\nkind = \"text\"\nheld_out = 0.2\n",
+            {"--set", "model.kind=mlp", "--set", "data.kind=fashion-mnist"});
+  EXPECT_EQ(both_read("[checkpoint]\nfolder = \"here\"\nkeep = 5\n", {"--set", "checkpoint.folder="}).checkpoint.folder, "");
+  // Of equal rank they still contradict each other.
+  EXPECT_EQ(Parse("", {"--set", "train.steps=5", "--set", "train.epochs=1"}).status().tag(), "SPEC02");
+  EXPECT_EQ(Parse("", {"--set", "optimizer.kind=adamw", "--set", "optimizer.momentum=0.5"}).status().tag(), "SPEC02");
+  EXPECT_EQ(Parse("[optimizer]\nkind = \"adamw\"\n", {"--set", "optimizer.momentum=0.5"}).status().tag(), "SPEC02")
+      << "what was typed would mean nothing";
+}
+
 // What the documents name: each is a job, and trains.
 TEST_F(TrainJobFile, TheExamplesTrain) {
   int found = 0;
@@ -133,7 +168,7 @@ TEST_F(TrainJobFile, TheExamplesTrain) {
     std::vector<std::string> args = {"ropewalk train", entry.path(), "--ranks", "2"};
     auto as_it_is = ParseTrainArguments(args, folder_.path());
     ASSERT_TRUE(as_it_is.ok()) << as_it_is.status().ToString();
-    args.insert(args.end(), {"--set", "train.epochs=0", "--set", "train.steps=2"});
+    args.insert(args.end(), {"--set", "train.steps=2"});
     auto short_one = ParseTrainArguments(args, folder_.path());
     ASSERT_TRUE(short_one.ok()) << short_one.status().ToString();
     const TrainJob& job = short_one->job;
