@@ -74,6 +74,9 @@ class Master final : public rpc::ServerHandler {
     std::uint64_t memory_bytes = 0, blocks_bytes = 0, spilled_bytes = 0, spilled_bytes_total = 0, executor_pss_bytes_max = 0,
                   lent_bytes = 0;
     std::set<JobId> jobs;  // that it was told the token of
+    bool drains = false;
+    std::int64_t heard_ms = 0;                   // its last heartbeat
+    std::map<std::string, std::int64_t> claims;  // instances of other processes that ask for its name, and since when
   };
   struct Bucket {  // of requests that a principal may still make
     double left = 0;

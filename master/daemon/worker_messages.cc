@@ -19,6 +19,7 @@ constexpr std::uint32_t kProtocol = 1;
 constexpr std::uint64_t kArtifactChunkBytes = 1 << 20;
 constexpr std::uint64_t kOutputWindowBytes = 1 << 20;
 constexpr std::size_t kLimitsBytesMax = 200;
+constexpr std::size_t kClaimsMax = 64;
 
 }  // namespace
 
@@ -61,6 +62,7 @@ void Master::OnWorkerFrame(rpc::ConnectionId id, const std::string& payload) {
       return OnArtifactRequest(id, message.artifact_request());
     case wire::FromWorker::kDraining:
       LOG(INFO) << "worker " << EscapeForLog(session.name) << " drains: " << EscapeForLog(message.draining().reason());
+      session.drains = true;
       return Step(scheduler::WorkerDrained{session.worker});
     default:
       server_->Close(id, Status(Code::kInvalid, "WIRE02", "a worker's message says nothing", "it is damaged or of a newer version",
@@ -69,6 +71,7 @@ void Master::OnWorkerFrame(rpc::ConnectionId id, const std::string& payload) {
 }
 
 void Master::OnHeartbeat(Session& session, const wire::Heartbeat& beat) {
+  session.heard_ms = rpc::EventLoop::NowMs();
   session.blocks_bytes = beat.blocks_bytes();
   session.spilled_bytes = beat.spilled_bytes();
   session.spilled_bytes_total = beat.spilled_bytes_total();
@@ -109,8 +112,15 @@ void Master::OnRegister(rpc::ConnectionId id, const wire::Register& message) {
   for (auto& [connection, other] : sessions_) {
     if (other.name != event->name) continue;
     if (other.instance != message.instance()) {
-      return refuse({Code::kUnavailable, "WORKER01", "a worker named \"" + EscapeForLog(event->name) + "\" is already here",
-                     "it is another process", "give this one another name with --name"});
+      if (other.claims.size() >= kClaimsMax) other.claims.clear();  // they begin anew
+      const std::int64_t claimed_ms = other.claims.try_emplace(message.instance(), rpc::EventLoop::NowMs()).first->second;
+      // A worker that was started anew may be here before the end of its former process is known. One that is heard later than what can
+      // have been under way then is alive, and who asks need not ask again.
+      const bool alive = other.heard_ms > claimed_ms + options_.heartbeat_ms;
+      return refuse({alive ? Code::kInvalid : Code::kUnavailable, "WORKER01",
+                     "a worker named \"" + EscapeForLog(event->name) + "\" is already here",
+                     "it is another process, with its data on " + EscapeForLog(other.data_address),
+                     "give this one another name with --name, or stop that one first"});
     }
     server_->Close(connection, Status(Code::kStale, "WORKER02", "replaced", "the worker registered again", ""));
     OnWorkerGone(connection, Status(Code::kStale, "WORKER02", "it registered again"));
@@ -149,11 +159,16 @@ void Master::OnWorkerGone(rpc::ConnectionId id, const Status& reason) {
   const Session session = std::move(it->second);
   sessions_.erase(it);
   workers_.erase(session.worker);
-  LOG(WARNING) << "worker " << EscapeForLog(session.name) << " (" << WorkerName(session.worker)
-               << ") lost: " << EscapeForLog(reason.what() + ": " + reason.why());
   std::vector<ExecutorId> gone;
   for (const auto& [executor, entry] : executors_)
     if (entry.worker == session.worker) gone.push_back(executor);
+  const std::string name = EscapeForLog(session.name) + " (" + WorkerName(session.worker) + ")";
+  if (session.drains && gone.empty())
+    LOG(INFO) << "worker " << name << " has left: it was drained";
+  else
+    LOG(WARNING) << "worker " << name
+                 << (session.drains ? " has left before it was drained, with " + std::to_string(gone.size()) + " executors" : " lost")
+                 << ": " << EscapeForLog(reason.what() + ": " + reason.why());
   for (ExecutorId executor : gone) ForgetExecutor(executor);
   Step(scheduler::WorkerLost{session.worker, reason.why().empty() ? reason.what() : reason.why()});
 }

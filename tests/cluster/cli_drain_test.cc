@@ -68,6 +68,9 @@ TEST(Drain, ARunningJobLosesNothingAndTheWorkerLeavesWithZero) {
   std::sort(lines.begin(), lines.end());
   EXPECT_EQ(lines, (std::vector<std::string>{"0\t8", "1\t8", "2\t8"}));
   EXPECT_TRUE(Eventually([&] { return WorkerStates(cluster) == "w0 ready\n"; })) << WorkerStates(cluster);
+  const std::string log = ReadFile(cluster.dir() / "master0.err");
+  EXPECT_NE(log.find(") has left: it was drained"), std::string::npos) << log;
+  EXPECT_EQ(log.find(") lost: "), std::string::npos) << "nothing was: " << log;
   fs::remove_all(cluster.dir() / "counts");
   EXPECT_EQ(cluster.Submit(Argv("maps"))->Wait(), 0) << "the other worker goes on";
 }

@@ -302,6 +302,30 @@ TEST_F(MasterTest, TwoProcessesCannotBeTheSameWorker) {
   }));
 }
 
+// One that was started anew may come before the end of its former process is known, and asks again; beside one that lives it never joins,
+// and is told so.
+TEST_F(MasterTest, ANameThatIsTakenForGoodIsRefusedForGood) {
+  MasterOptions options = Options();
+  options.heartbeat_ms = 50;
+  master_ = std::make_unique<TestMaster>(options);
+  auto first = Worker("w1");
+  const auto asks = [&](const std::string& instance) {
+    FakeWorker worker(master_->address(), TokenOf(folder_.path()), "w1", {}, 2, instance);
+    EXPECT_TRUE(Eventually([&] { return worker.registered || worker.refused; }));
+    return worker.registered ? Code::kOk : static_cast<Code>(worker.refusal.load());
+  };
+  first->mute = true;  // whether it lives is not known
+  EXPECT_EQ(asks("new"), Code::kUnavailable);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_EQ(asks("new"), Code::kUnavailable) << "nothing has been heard of the first one since";
+  first->mute = false;
+  EXPECT_TRUE(Eventually([&] { return asks("new") == Code::kInvalid; })) << "it has said something since";
+  EXPECT_EQ(asks("another"), Code::kUnavailable) << "who asks for the first time may be the first one, started anew";
+  EXPECT_TRUE(Eventually([&] { return asks("another") == Code::kInvalid && asks("new") == Code::kInvalid; })) << "several may ask";
+  first->Kill();
+  EXPECT_TRUE(Eventually([&] { return asks("new") == Code::kOk; }));
+}
+
 TEST_F(MasterTest, CancelEndsAJob) {
   Start();
   auto worker = Worker("w1");

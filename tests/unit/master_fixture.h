@@ -198,12 +198,15 @@ struct FakeMain {
   std::string value = "v";
   std::string once;  // name of a Once value that main needs first; empty: none
   std::string before, after;
-  bool empty = false;  // no action at all
+  std::map<std::string, std::string> before_by_argument;  // for jobs with that argument, instead of `before`
+  bool empty = false;                                     // no action at all
 };
 
 class FakeWorker {
  public:
-  FakeWorker(const std::string& address, const std::string& token, const std::string& name, FakeMain main, std::uint32_t slots = 2)
+  // `instance`: which process it is; empty: this object.
+  FakeWorker(const std::string& address, const std::string& token, const std::string& name, FakeMain main, std::uint32_t slots = 2,
+             const std::string& instance = "")
       : main_(std::move(main)) {
     auto channel = rpc::Channel::Connect(address, token, "worker", 10'000);
     ended = !channel.ok();
@@ -213,7 +216,8 @@ class FakeWorker {
     wire::Register* hello = message.mutable_hello();
     hello->set_protocol(1);
     hello->set_name(name);
-    hello->set_instance(name + std::to_string(getpid()) + std::to_string(reinterpret_cast<std::uintptr_t>(this)));
+    hello->set_instance(instance.empty() ? name + std::to_string(getpid()) + std::to_string(reinterpret_cast<std::uintptr_t>(this))
+                                         : instance);
     hello->set_slots(slots);
     hello->set_data_address("127.0.0.1:9");
     Send(message);
@@ -230,7 +234,8 @@ class FakeWorker {
   }
 
   std::atomic<bool> registered{false}, refused{false}, ended{false};
-  std::atomic<bool> hold_tasks{false};  // keep tasks running for ever
+  std::atomic<std::uint32_t> refusal{0};  // its code
+  std::atomic<bool> hold_tasks{false};    // keep tasks running for ever
   std::atomic<int> tasks_run{0}, executors_started{0}, published{0}, forgotten{0};
   std::atomic<std::uint64_t> acknowledged{0};  // of the stdout of the last executor that was told
   std::atomic<bool> mute{false};               // stop answering (a frozen machine)
@@ -302,6 +307,7 @@ class FakeWorker {
         registered = true;
         break;
       case wire::ToWorker::kRefused:
+        refusal = order.refused().failure().code();
         refused = true;
         break;
       case wire::ToWorker::kAllowJob:
@@ -324,7 +330,8 @@ class FakeWorker {
         wire::FromExecutor hello;
         hello.mutable_hello()->set_protocol(2);
         Say(executor, hello);
-        Print(executor, main_.before);
+        const auto own = main_.before_by_argument.find(spec_argument());
+        Print(executor, own == main_.before_by_argument.end() ? main_.before : own->second);
         if (main_.once.empty()) {
           AtAction(executor);
         } else {

@@ -231,7 +231,13 @@ class FakeMaster final : public rpc::ServerHandler {
   void OnFrame(rpc::ConnectionId id, rpc::Frame frame) override {
     wire::FromWorker message;
     ASSERT_TRUE(message.ParseFromString(frame.payload));
-    if (message.has_hello()) {
+    if (message.has_hello() && (refusals_to_pass > 0 || refuses_for_good)) {
+      wire::ToWorker answer;
+      const Code code = refusals_to_pass > 0 ? Code::kUnavailable : Code::kInvalid;
+      if (refusals_to_pass > 0) --refusals_to_pass;
+      dag::ToWire(Status(code, "WORKER01", "the name is taken", "by another", "take another"), answer.mutable_refused()->mutable_failure());
+      server_->Send(id, rpc::FrameKind::kMessage, answer.SerializeAsString());
+    } else if (message.has_hello()) {
       ++worker_;
       wire::ToWorker answer;
       answer.mutable_registered()->set_worker(worker_);
@@ -355,7 +361,8 @@ class FakeMaster final : public rpc::ServerHandler {
     return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return matches(last_beat_); });
   }
 
-  std::atomic<bool> acknowledge_beats{true}, acknowledge_output{true};
+  std::atomic<bool> acknowledge_beats{true}, acknowledge_output{true}, refuses_for_good{false};
+  std::atomic<int> refusals_to_pass{0};
   std::atomic<std::uint32_t> silence_ms{20'000};
   std::map<std::string, std::string> artifacts;  // name -> path; set before the first order
   std::map<std::string, std::string> damaged;    // name -> bytes instead
@@ -880,6 +887,18 @@ TEST_F(WorkerDaemonTest, KilledWorkersLeaveNoProcessesAndTheNextOneHasWhatLayOnD
   // A second worker in the same folder is refused.
   WorkerProcess second(master_->address(), folder(), path_ + "/token");
   EXPECT_EQ(WEXITSTATUS(second.Wait()), ExitCode(Code::kUnavailable));
+}
+
+TEST_F(WorkerDaemonTest, ARefusalThatPassesIsTriedAgainAndOneForGoodEndsTheWorker) {
+  master_->refusals_to_pass = 2;
+  StartWorker();
+  for (int again = 0; again < 2; ++again) master_->TakeHello();
+  EXPECT_TRUE(master_->WaitForBeat([](const wire::Heartbeat& beat) { return beat.sequence() > 0; })) << "it has joined";
+  EXPECT_EQ(worker_->Stop(SIGTERM), 0);
+  master_->refusals_to_pass = 1;
+  master_->refuses_for_good = true;
+  WorkerProcess refused(master_->address(), folder(), path_ + "/token");
+  EXPECT_EQ(WEXITSTATUS(refused.Wait()), ExitCode(Code::kInvalid));
 }
 
 TEST_F(WorkerDaemonTest, AWrongTokenEndsTheWorker) {
