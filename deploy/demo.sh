@@ -51,7 +51,8 @@ cat "$demo"/sort/part-* | LC_ALL=C sort -c
 echo "$(lines "$demo"/sort/part-*) lines, in byte order (sort -c agrees). Output: $demo/sort/part-*"
 
 echo
-echo "\$ ropewalk train examples/train/fashion_mnist.toml --ranks 2 --set train.epochs=30   # about a minute"
+echo "\$ ropewalk train examples/train/fashion_mnist.toml --ranks 2 --set train.epochs=30"
+echo "(about a minute where nothing else runs; what is left is said while it runs)"
 "$build/bin/ropewalk" train "$(dirname "$0")/../examples/train/fashion_mnist.toml" --ranks 2 --set train.epochs=30 | tee "$demo/trained.txt"
 right=$(sed -n 's/^held out: \([0-9.]*\)%.*/\1/p' "$demo/trained.txt")
 if ! awk -v right="${right:-0}" 'BEGIN { exit !(right >= 85) }'; then

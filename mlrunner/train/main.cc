@@ -13,7 +13,10 @@
 #include "job/report.h"
 #include "job/ropewalk.h"
 #include "mlrunner/train/arguments.h"
+#include "mlrunner/train/checkpoint_reader.h"
 #include "mlrunner/train/trainer.h"
+#include "storage/file_system.h"
+#include "storage/io_error.h"
 
 namespace {
 
@@ -36,8 +39,28 @@ Result<mlrunner::TrainArguments> Parse(int argc, char** argv) {
   return mlrunner::ParseTrainArguments(args, folder);
 }
 
-bool WantsJson() {
-  return job::EnvironmentOptions([](const char* name) { return std::getenv(name); }).output != job::OutputForm::kTable;
+job::JobOptions OptionsAround() {
+  return job::EnvironmentOptions([](const char* name) { return std::getenv(name); });
+}
+bool WantsJson() { return OptionsAround().output != job::OutputForm::kTable; }
+
+// Between what else stands on stderr; a bar makes way.
+void Tell(const std::string& line) {
+  const job::JobOptions options = OptionsAround();
+  if (options.output != job::OutputForm::kTable || options.quiet) return;
+  fmt::print(stderr, "{}{}\n", isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", line);
+}
+
+// Of a training that did not come to its end: from where another one could go on. Empty where that is no question.
+std::string WhatIsKept(const mlrunner::CheckpointSpec& spec, bool interrupted) {
+  if (spec.folder.empty()) return interrupted ? "nothing of the training is kept: no checkpoint.folder is named" : "";
+  storage::LocalFileSystem files;
+  std::vector<Status> damaged;  // the next training says it
+  auto newest = mlrunner::OpenNewestCheckpoint(files, spec.folder, &damaged);
+  if (!newest.ok() || *newest == nullptr)
+    return interrupted ? "nothing of the training is kept: there is no checkpoint in " + storage::QuotedPath(spec.folder) : "";
+  return fmt::format("the newest checkpoint is of step {}, {}: the same command{} goes on from it", (*newest)->about().step,
+                     storage::QuotedPath((*newest)->path()), spec.resume ? "" : " with --set checkpoint.resume=true");
 }
 
 // JSON has no word for what is no number.
@@ -85,11 +108,17 @@ int main(int argc, char** argv) {
   Job job = Init(count, words.data());
   mlrunner::TrainHooks hooks;
   hooks.run = mlrunner::RunOf(job.settings());
+  hooks.on_resumed = [](std::int64_t step, const std::string& path) {
+    Tell(fmt::format("resumed from the checkpoint of step {}, {}", step, storage::QuotedPath(path)));
+  };
   // What the program finds wrong with the data or the loss is wrong the next time, too; a rank that crashed gets another try.
   Result<std::string> result =
       RunGang(job, "train", static_cast<std::uint32_t>(train.ranks),
               [train, hooks](GangContext& gang) { return mlrunner::TrainRank(gang, train, hooks); }, {.attempts_max = 1});
-  if (!result.ok()) job.context().Fail(result.status());
+  if (!result.ok()) {
+    if (const std::string kept = WhatIsKept(train.checkpoint, result.status().code() == Code::kCancelled); !kept.empty()) Tell(kept);
+    job.context().Fail(result.status());
+  }
   Result<mlrunner::TrainSummary> summary = mlrunner::DecodeTrainSummary(*result);
   if (!summary.ok()) {
     job::PrintError(summary.status(), WantsJson() ? job::OutputForm::kJson : job::OutputForm::kTable);

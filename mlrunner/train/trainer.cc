@@ -24,6 +24,7 @@
 #include "mlrunner/train/checkpoint.h"
 #include "mlrunner/train/checkpoint_parts.h"
 #include "mlrunner/train/checkpoint_reader.h"
+#include "mlrunner/train/pace.h"
 #include "mlrunner/train/schedule.h"
 #include "mlrunner/train/step_graph.h"
 #include "storage/io_error.h"
@@ -249,7 +250,11 @@ class Rank {
     place_ = static_cast<std::int32_t>(
         std::count_if(hellos.begin(), hellos.begin() + gang_.rank(), [&](const Hello& h) { return h.machine == mine.machine; }));
     if (hellos[0].resume_from < 0) return {};
-    if (gang_.rank() == 0) return Resume(*newest);
+    if (gang_.rank() == 0) {
+      RETURN_IF_ERROR(Resume(*newest));
+      if (hooks_.on_resumed) hooks_.on_resumed(step_, newest->path());
+      return {};
+    }
     const Status status = ResumeFrom(CheckpointPath(job_.checkpoint.folder, hellos[0].resume_from));
     if (status.ok() || status.tag() == "CKPT03") return status;
     return Status(status.code(), "CKPT04",  // a disk that fails for once is no mistake of the job
@@ -377,7 +382,10 @@ class Rank {
 
   Status Steps() {
     const auto start = Clock::now();
-    auto shown = start - std::chrono::seconds(1);
+    auto shown = start - std::chrono::seconds(1), paced = start;
+    std::int64_t paced_step = step_;
+    StepPace pace;
+    const std::string resumed = summary_.resumed_from < 0 ? "" : fmt::format(", resumed at {}", summary_.resumed_from);
     Sampler sampler(job_.seed, samples_);
     std::vector<BatchTensors> tensors;
     for (std::int32_t i = 0; i < job_.micro_batches; ++i) tensors.emplace_back(*data_.training, rows_, job_.dtype);
@@ -422,8 +430,13 @@ class Rank {
       }
       if (gang_.rank() == 0 && Clock::now() - shown > std::chrono::milliseconds(200)) {
         shown = Clock::now();
-        gang_.Report(fmt::format("step {} of {}, epoch {}, loss {:.4f}, {:.0f} samples/s", step_ + 1, steps_in_all_, position_.epoch + 1,
-                                 summary_.loss, static_cast<double>(taken) / SecondsSince(start)));
+        pace.Made(step_ + 1 - paced_step, std::chrono::duration<double>(shown - paced).count());
+        paced = shown;
+        paced_step = step_ + 1;
+        const std::string left = LeftText(pace.SecondsFor(steps_in_all_ - step_ - 1));
+        gang_.Report(fmt::format("step {} of {}{}, {}epoch {}, loss {:.4f}, {:.0f} samples/s", step_ + 1, steps_in_all_, resumed,
+                                 left.empty() ? "" : left + ", ", position_.epoch + 1, summary_.loss,
+                                 static_cast<double>(taken) / SecondsSince(start)));
       }
     }
     summary_.steps = step_;

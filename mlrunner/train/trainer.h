@@ -29,8 +29,10 @@ namespace ropewalk::mlrunner {
 
 // What a caller looks at and puts in other places.
 struct TrainHooks {
-  std::function<Result<DataSet>()> load;                              // instead of what the job's [data] names; held_out may be null
-  std::function<void(std::int64_t step, double loss)> on_step;        // after each, on the rank's thread
+  std::function<Result<DataSet>()> load;                        // instead of what the job's [data] names; held_out may be null
+  std::function<void(std::int64_t step, double loss)> on_step;  // after each, on the rank's thread
+  // Rank 0, before the first step: the checkpoint at `path`, of so many steps, is gone on from.
+  std::function<void(std::int64_t step, const std::string& path)> on_resumed;
   std::function<void(const std::string& name, Tensor)> on_parameter;  // rank 0: each one, when all steps are made
   // Of 8 bytes: what the caller can hold of all parameters and the losses of all steps; 0: any.
   std::int64_t result_words_max = 0;

@@ -209,6 +209,7 @@ struct RankResult {
   std::vector<double> losses;  // of each step
   std::vector<RanOp> times;    // of the last step
   std::vector<std::string> lines;
+  std::vector<std::string> resumed;  // what TrainHooks::on_resumed was told: "12 PATH", and how many steps had been made then
   std::vector<std::uint64_t> milestones;
 };
 
@@ -238,6 +239,9 @@ inline std::vector<RankResult> TrainOnThreads(const TrainJob& job, std::int32_t 
       hooks.run = options.run;
       if (options.together) hooks.spread_bytes = 0;
       if (options.load) hooks.load = [&] { return options.load(gang); };
+      hooks.on_resumed = [&](std::int64_t step, const std::string& path) {
+        result.resumed.push_back(std::to_string(step) + " " + path + ", " + std::to_string(result.losses.size()));
+      };
       std::vector<OpTime> times;
       hooks.times = &times;
       hooks.on_step = [&](std::int64_t step, double loss) {

@@ -75,6 +75,10 @@ TEST_F(Resume, GoesOnBitForBit) {
     auto rest = TrainOnThreads(Job(70, {Checkpoints()}), ranks);
     ASSERT_TRUE(rest[0].status.ok()) << rest[0].status.ToString();
     EXPECT_EQ(rest[0].summary.resumed_from, 45);
+    EXPECT_EQ(rest[0].resumed, std::vector<std::string>{"45 " + Folder() + "/step-000000000045.safetensors, 0"}) << "before the first step";
+    EXPECT_TRUE(whole[0].resumed.empty() && rest.back().resumed.size() == (ranks == 1 ? 1u : 0u)) << "once, by rank 0";
+    ASSERT_FALSE(rest[0].lines.empty());
+    EXPECT_TRUE(rest[0].lines[0].starts_with("step 46 of 70, resumed at 45, epoch ")) << rest[0].lines[0];
     EXPECT_EQ(rest[0].losses, (std::vector<double>(whole[0].losses.begin() + 45, whole[0].losses.end()))) << ranks;
     EXPECT_EQ(rest[0].summary.held_out_loss, whole[0].summary.held_out_loss);
     // Nothing is left to do: it counts, and trains no more.
