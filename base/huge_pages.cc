@@ -6,10 +6,12 @@
 #include <bit>
 #include <new>
 
+#include "base/forked_child.h"
+
 namespace ropewalk {
 
 HugeBuffer::~HugeBuffer() {
-  if (pool_ != nullptr) pool_->Return(data_, bytes_);
+  if (pool_ != nullptr && !IsForkedChild()) pool_->Return(data_, bytes_);
 }
 
 void HugeBuffer::Grow(std::size_t bytes, std::size_t keep_bytes, HugePages& pool) {
@@ -21,6 +23,7 @@ void HugeBuffer::Grow(std::size_t bytes, std::size_t keep_bytes, HugePages& pool
 HugePages::~HugePages() { Trim(); }
 
 HugeBuffer HugePages::Take(std::size_t bytes) {
+  if (IsForkedChild()) throw std::bad_alloc();
   int bits = std::max<int>(kSmallestBits, std::bit_width(bytes > 0 ? bytes - 1 : 0));
   if (bits > kLargestBits) throw std::bad_alloc();
   std::size_t size = std::size_t(1) << bits;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/forked_child.h"
 #include "base/job_name.h"
 
 namespace ropewalk::blocks {
@@ -59,14 +60,14 @@ Charge Charge::Locked(std::shared_ptr<StoreState> state, std::uint64_t bytes) {
 }
 
 Charge::~Charge() {
-  if (state_ == nullptr || bytes_ == 0) return;
+  if (state_ == nullptr || bytes_ == 0 || IsForkedChild()) return;
   std::lock_guard lock(state_->mutex);
   state_->stats.memory_bytes -= bytes_;
   state_->Freed();
 }
 
 void Charge::ShrinkTo(std::uint64_t bytes) {
-  if (bytes >= bytes_) return;
+  if (bytes >= bytes_ || IsForkedChild()) return;
   std::lock_guard lock(state_->mutex);
   state_->stats.memory_bytes -= bytes_ - bytes;
   bytes_ = bytes;
@@ -209,6 +210,7 @@ dag::SegmentInfo StoreState::Insert(std::shared_ptr<Segment> segment) {
 }
 
 Result<std::shared_ptr<const SegmentLease>> StoreState::Lease(JobId job, const TaskAttempt& producer, SegmentId id) {
+  if (IsForkedChild()) return Status(Code::kInternal, "BLK44", "a forked child asks for its parent's blocks");
   std::unique_lock lock(mutex);
   auto at = segments.find(id);
   // An id alone proves nothing: a restarted owner counts from one again.
@@ -241,6 +243,7 @@ Result<std::shared_ptr<const SegmentLease>> StoreState::Lease(JobId job, const T
 }
 
 void StoreState::EndLease(Segment* segment) {
+  if (IsForkedChild()) return;
   std::lock_guard lock(mutex);
   --segment->leases;
   --stats.leases;

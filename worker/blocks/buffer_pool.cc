@@ -8,6 +8,8 @@
 #include <new>
 #include <vector>
 
+#include "base/forked_child.h"
+
 namespace ropewalk::blocks {
 namespace {
 
@@ -43,7 +45,7 @@ struct BufferPool::Shared {
 };
 
 Buffer::~Buffer() {
-  if (small_ != nullptr) std::static_pointer_cast<BufferPool::Shared>(home_)->Return(small_, capacity_);
+  if (small_ != nullptr && !IsForkedChild()) std::static_pointer_cast<BufferPool::Shared>(home_)->Return(small_, capacity_);
 }
 
 BufferPool::BufferPool(std::uint64_t idle_bytes_max, HugePages& pages)
@@ -52,6 +54,7 @@ BufferPool::BufferPool(std::uint64_t idle_bytes_max, HugePages& pages)
 std::size_t BufferPool::CapacityOf(std::size_t bytes) { return std::bit_ceil(std::max(bytes, std::size_t(1) << kSmallestBits)); }
 
 Buffer BufferPool::Get(std::size_t bytes) {
+  if (IsForkedChild()) throw std::bad_alloc();
   Buffer buffer;
   std::size_t capacity = CapacityOf(bytes);
   if (capacity >= kHugeBytes) {
