@@ -19,6 +19,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/forked_child.h"
 #include "base/home_process.h"
 #include "base/known_names.h"
 #include "base/random.h"
@@ -32,8 +33,9 @@
 #include "job/machine.h"
 #include "job/options.h"
 #include "job/report.h"
+#include "worker/task/crash.h"
+#include "worker/task/current_task.h"
 #include "worker/task/exception.h"
-#include "worker/task/task_runner.h"
 
 // Says in the file itself that this executable is a job, for `ropewalk run` and `submit` (client/job_marker.h). A note outlives strip.
 __asm__(
@@ -137,8 +139,12 @@ Status FlushStdout() {
 }
 
 Status ExitCalled(int code) {
-  return {Code::kUserError, "TASK05", "the job's code called exit(" + std::to_string(code) + ") on another thread than main's",
-          "that would end the job's process while its other tasks run",
+  const std::string call = "called exit(" + std::to_string(code) + ")", why = "that would end the job's process while its other tasks run";
+  const task::CurrentTask* task = task::ThisCurrentTask();
+  if (task == nullptr)
+    return {Code::kUserError, "TASK05", "the job's code " + call + " on another thread than main's", why,
+            "let that thread return, and main or a task decide; in a task throw an exception: the error then names the record"};
+  return {Code::kUserError, "TASK05", task->name + " " + call, why + "; it stood at " + task::PlaceText(*task->cursor, task->precise),
           "throw an exception instead: the error then names the task and its record"};
 }
 
@@ -207,6 +213,7 @@ Job InitEmbedded(const JobOptions& options, std::vector<std::string> args) {
   Result<std::unique_ptr<EmbeddedBackend>> backend = EmbeddedBackend::Start(std::move(embedded));
   if (!backend.ok()) process->Fail(backend.status());
   process->backend = *std::move(backend);
+  task::InstallCrashReport(options.output != OutputForm::kTable);
   process->watch = std::make_unique<InterruptWatch>(
       [process](int signal, int nth) {
         const int code = signal == SIGINT ? 130 : ExitCode(Code::kCancelled);
@@ -313,6 +320,7 @@ std::vector<std::string> DeclaredEnvironment(const JobOptions& options) {
 
 Job InitProcess(int& argc, char** argv, std::uint32_t cpu_level) {
   home.emplace();
+  NoteForks();
   OpenStandardDescriptors();
   ::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond its limit is an error that can be told
   std::vector<std::string> args = ArgsOf(argc, argv);

@@ -29,6 +29,7 @@
 #include "rpc/channel.h"
 #include "worker/blocks/block_service.h"
 #include "worker/task/copy_segment.h"
+#include "worker/task/crash.h"
 #include "worker/task/task_runner.h"
 
 namespace ropewalk::job {

@@ -2,7 +2,9 @@
 //
 // The binary is also a job: `embedded_process_test --job OUT` sleeps in its one task, for longer than any test waits, after it has begun to
 // write OUT; with --quick it does not sleep.
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <future>
 #include <map>
 #include <thread>
@@ -25,6 +27,14 @@ class EmbeddedProcess : public testing::Test {
   std::unique_ptr<Process> SlowJob(std::vector<std::string> args = {}) {
     args.insert(args.begin(), {fs::read_symlink("/proc/self/exe"), "--job", "out"});
     return std::make_unique<Process>(Process::Options{args, {}, dir_, dir_ / ("log" + std::to_string(runs_++))});
+  }
+  // A sanitizer would tell the crash in its own way.
+  std::unique_ptr<Process> Crashing(const std::string& how, const std::string& variable = "ROPEWALK_OUTPUT=table") {
+    return std::make_unique<Process>(
+        Process::Options{{fs::read_symlink("/proc/self/exe"), "--job", "out" + std::to_string(runs_), how},
+                         {variable, "ASAN_OPTIONS=detect_leaks=0:handle_segv=0:use_sigaltstack=0", "TSAN_OPTIONS=handle_segv=0"},
+                         dir_,
+                         dir_ / ("log" + std::to_string(runs_++))});
   }
   bool HasHidden() {
     for (const std::string& name : Left())
@@ -253,7 +263,54 @@ TEST_F(EmbeddedProcess, ATaskThatCallsExitEndsTheJobWithAnError) {
   EXPECT_EQ(run->Wait(), 1) << run->err();
   EXPECT_NE(run->err().find("error[TASK05]"), std::string::npos) << run->err();
   EXPECT_NE(run->err().find("exit(0)"), std::string::npos) << run->err();
+  EXPECT_NE(run->err().find("] task 0 of \"FromVector > Map > WriteText ("), std::string::npos) << run->err();
+  EXPECT_NE(run->err().find("it stood at input split 0, in the batch that starts at record 0 of the vector"), std::string::npos)
+      << run->err();
   EXPECT_EQ(Left(), std::vector<std::string>());
+  auto thread = SlowJob({"--exit-on-a-thread"});
+  EXPECT_EQ(thread->Wait(), 1) << thread->err();
+  EXPECT_NE(thread->err().find("exit(0) on another thread than main's"), std::string::npos) << thread->err();
+}
+
+// Nobody is left to report it: the handler of the signal says which task it was, and where.
+TEST_F(EmbeddedProcess, ACrashNamesItsTask) {
+  struct Case {
+    const char* how;
+    int signal;
+    const char* who;
+    const char* where;
+  };
+  const char* in_the_vector = "it stood at input split 0, in the batch that starts at record 0 of the vector";
+  const std::string in_the_file = "it stood at input split 0, " + (dir_ / "small").string() + " in the batch that starts at offset 0";
+  for (const Case& c : {Case{"--segv", SIGSEGV, "task 0 of \"FromVector > Map > WriteText (", in_the_vector},
+                        Case{"--segv-line", SIGSEGV, "task 0 of \"ReadLines > Map > Count (", in_the_file.c_str()},
+                        Case{"--recurse", SIGSEGV, "task 0 of \"FromVector > Map > WriteText (", in_the_vector},
+                        Case{"--abort", SIGABRT, "task 0 of \"FromVector > Map > WriteText (", in_the_vector},
+                        Case{"--segv-main", SIGSEGV, "main crashed by signal 11 (SIGSEGV): ", ""},
+                        Case{"--recurse-main", SIGSEGV, "main crashed by signal 11 (SIGSEGV): ", ""},
+                        Case{"--abort-on-a-thread", SIGABRT, "a thread that runs no task crashed by signal 6 (SIGABRT): ", ""}}) {
+    SCOPED_TRACE(c.how);
+    auto run = Crashing(c.how);
+    EXPECT_EQ(run->Wait(), 128 + c.signal) << "it is still a crash to whoever started it: " << run->err();
+    EXPECT_NE(run->err().find(std::string("error[USER04] ") + c.who), std::string::npos) << run->err();
+    EXPECT_NE(run->err().find(c.where), std::string::npos) << run->err();
+    EXPECT_NE(run->err().find("\n  why: "), std::string::npos) << run->err();
+    EXPECT_NE(run->err().find("   fix: mend that code"), std::string::npos) << run->err();
+    EXPECT_EQ(run->err().find("error[USER04]"), run->err().rfind("error[USER04]")) << "once: " << run->err();
+  }
+  auto json = Crashing("--segv", "ROPEWALK_OUTPUT=json");
+  EXPECT_EQ(json->Wait(), 128 + SIGSEGV);
+  EXPECT_NE(json->err().find(R"({"error":{"code":"user_error","tag":"USER04","what":"task 0 of \"FromVector > Map > WriteText ()"),
+            std::string::npos)
+      << json->err();
+  EXPECT_TRUE(json->err().ends_with("\"}}\n")) << json->err();
+  // A child's end is not the job's, and what handles a signal already is left to it.
+  auto child = Crashing("--child");
+  EXPECT_EQ(child->Wait(), 0) << child->err();
+  EXPECT_EQ(child->err().find("USER04"), std::string::npos) << child->err();
+  auto own = Crashing("--own-handler");
+  EXPECT_EQ(own->Wait(), 42) << own->err();
+  EXPECT_EQ(own->err().find("USER04"), std::string::npos) << own->err();
 }
 
 TEST_F(EmbeddedProcess, WhatTasksPrintGoesToStderr) {
@@ -393,11 +450,40 @@ TEST_F(EmbeddedProcess, MisspeltFlagsAndHelpSpeakOfTheCommand) {
   }
 }
 
+// What no compiler sees through.
+volatile std::uintptr_t nowhere = 16;
+volatile int never = 0;
+int UseMemoryOfNobody() { return *reinterpret_cast<volatile int*>(nowhere); }
+int GoDeeper(int n) {
+  volatile char frame[4096];
+  frame[0] = static_cast<char>(n);
+  return never != 0 ? frame[0] : GoDeeper(n + 1) + frame[0];
+}
+void OnOwnSignal(int) { _exit(42); }
+
+void CrashInMain(const std::string& how) {
+  if (how == "--segv-main") UseMemoryOfNobody();
+  if (how == "--recurse-main") GoDeeper(0);
+  if (how == "--abort-on-a-thread") std::thread([] { std::abort(); }).join();
+  if (how == "--exit-on-a-thread") std::thread([] { std::exit(0); }).join();
+  if (how != "--child") return;
+  const pid_t child = fork();
+  if (child == 0) std::abort();
+  int status = 0;
+  if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status)) _exit(9);
+}
+
 void JobMain(int argc, char** argv) {
-  Job job = Init(argc, argv);
   const std::string how = argc > 3 ? argv[3] : "";
+  if (how == "--own-handler") ::signal(SIGSEGV, OnOwnSignal);
+  Job job = Init(argc, argv);
   std::vector<int> numbers{1, 2, 3};
   static Job* inner = &job;
+  CrashInMain(how);
+  if (how == "--segv-line") {
+    (void)job.ReadLines("small").Map([](std::string_view) { return UseMemoryOfNobody(); }).Count();
+    return;
+  }
   if (how == "--idle") {
     auto idle = job.FromVector(numbers).Map([](int n) { return n; });
     return;
@@ -431,6 +517,9 @@ void JobMain(int argc, char** argv) {
         if (how == "--until-told" && n == 1) Eventually([] { return fs::exists("told"); }, 40'000);
         if (how == "--print") std::cout << "task " << n << "\n" << std::flush;
         if (how == "--exit" && n == 3) std::exit(0);
+        if ((how == "--segv" || how == "--own-handler") && n == 3) return UseMemoryOfNobody();
+        if (how == "--recurse") return GoDeeper(n);
+        if (how == "--abort") std::abort();
         if (how == "--null" && n == 3) throw nullptr;
         if (how == "--control") throw std::runtime_error("bad \x1b[2J record\n");
         if (how == "--nested") (void)inner->FromVector(std::vector<int>{n}).Count();

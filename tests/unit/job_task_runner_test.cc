@@ -17,6 +17,8 @@
 #include <variant>
 
 #include "dag/plan_failure.h"
+#include "worker/task/crash.h"
+#include "worker/task/current_task.h"
 
 namespace ropewalk::task {
 namespace {

@@ -1,6 +1,5 @@
 #include "worker/task/task_runner.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -18,57 +17,24 @@
 #include "base/home_process.h"
 #include "dag/failure_tags.h"
 #include "dag/plan_failure.h"
+#include "worker/task/current_task.h"
 #include "worker/task/exception.h"
 #include "worker/task/tracking_reader.h"
 
 namespace ropewalk::task {
 namespace {
 
-thread_local dag::RecordCursor* crash_cursor = nullptr;  // of the task that this thread runs
-
 std::string TaskName(const TaskOrder& order) { return "task " + std::to_string(order.id.task) + " of \"" + order.stage_name + "\""; }
-
-// Then the cursor's offset is in what is decompressed.
-bool IsCompressed(std::string_view path) { return path.ends_with(".gz") || path.ends_with(".zst"); }
-
-// How the record at the cursor begins, or "" where that cannot be told: no file, a compressed one, or a path that was too long to keep.
-std::string RecordText(const dag::RecordCursor& cursor) {
-  constexpr std::size_t kBytes = 80;
-  const std::string_view path = cursor.source;
-  if (!path.starts_with('/') || IsCompressed(path)) return "";
-  const int fd = ::open(cursor.source, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) return "";
-  char bytes[kBytes + 1];
-  const ssize_t n = ::pread(fd, bytes, sizeof bytes, static_cast<off_t>(cursor.offset.load(std::memory_order_relaxed)));
-  ::close(fd);
-  if (n <= 0) return "";
-  std::string_view record(bytes, static_cast<std::size_t>(n));
-  record = record.substr(0, record.find('\n'));
-  const bool cut = record.size() > kBytes;
-  return "\"" + EscapeForLog(record.substr(0, kBytes)) + (cut ? "\"..." : "\"");
-}
 
 TaskPlace PlaceOf(const dag::RecordCursor& cursor) {
   return {cursor.split.load(std::memory_order_relaxed), cursor.offset.load(std::memory_order_relaxed), cursor.source};
 }
 
-// Where the task stood in its input, as words for a message.
-std::string Place(const dag::RecordCursor& cursor, bool precise) {
-  std::string place = "input split " + std::to_string(cursor.split.load(std::memory_order_relaxed)) + ", ";
-  const std::string source = cursor.source, offset = std::to_string(cursor.offset.load(std::memory_order_relaxed));
-  // No path: words that say what the offset counts (dag/operators/place.h).
-  if (!source.empty() && source.find('/') == std::string::npos)
-    return place + (precise ? "record " : "in the batch that starts at record ") + offset + " of " + source;
-  if (!source.empty()) place += source + " ";
-  place += (precise ? "at offset " : "in the batch that starts at offset ") + offset;
-  if (IsCompressed(source)) place += " (decompressed)";
-  if (std::string record = precise ? RecordText(cursor) : ""; !record.empty()) place += ": " + record;
-  return place;
-}
-
 // A child that the job's code forked has left that code, as if it were the task: what comes next is its parent's to do.
 [[noreturn]] void EndForkedChild() {
-  const Status status(Code::kUserError, "TASK07", "a process that the job's code forked came out of the function that forked it",
+  const CurrentTask* task = ThisCurrentTask();
+  const std::string who = task != nullptr ? task->name : "the job's code";
+  const Status status(Code::kUserError, "TASK07", "a process that " + who + " forked came out of the function that forked it",
                       "it is no task: its parent goes on with the records and makes the report",
                       "end it by exec() or _exit() in that function");
   std::fprintf(stderr, "%s\n", status.ToString().c_str());
@@ -82,13 +48,13 @@ Status RunProgram(const TaskOrder& order, const dag::RecordCursor& cursor, dag::
     return program(context, result);
   } catch (const std::bad_alloc&) {
     return Status(Code::kResourceExhausted, dag::kOutOfMemoryTag, TaskName(order) + " could not get the memory it asked for",
-                  "it failed on " + Place(cursor, order.precise_cursor), "give the job more memory or more partitions");
+                  "it failed on " + PlaceText(cursor, order.precise_cursor), "give the job more memory or more partitions");
   } catch (const dag::PlanFailure& failure) {
     return failure.status;
   } catch (...) {
     // A thread that ends itself goes on from here (see Hold).
     return Status(Code::kUserError, "USER01", "the job's code threw " + DescribeCurrentException(),
-                  "it stood at " + Place(cursor, order.precise_cursor), "mend that record, or the code that reads it");
+                  "it stood at " + PlaceText(cursor, order.precise_cursor), "mend that record, or the code that reads it");
   }
 }
 
@@ -207,7 +173,6 @@ struct TaskRunner::Impl {
   void ReportEndedThread(std::uint32_t slot, const TaskAttempt& id) {
     dag::RecordCursor& cursor = CursorOf(slot);
     TaskPlace place = PlaceOf(cursor);
-    crash_cursor = nullptr;
     cursor.stage.store(0, std::memory_order_release);
     options.listener->OnFailed(
         id,
@@ -251,7 +216,6 @@ struct TaskRunner::Impl {
     cursor.signal.store(0, std::memory_order_relaxed);
     cursor.SetSource("");
     cursor.stage.store(order.id.stage.value, std::memory_order_release);
-    crash_cursor = &cursor;
 
     TrackingReader reader(options.blocks);
     dag::TaskContext context;
@@ -268,10 +232,13 @@ struct TaskRunner::Impl {
     context.gang = order.gang.get();
 
     dag::TaskResult result;
-    Status status = RunProgram(order, cursor, context, &result);
-    if (!home.here()) EndForkedChild();
+    Status status;
+    {
+      const TaskScope scope({&cursor, EscapeForLog(TaskName(order), 400), order.precise_cursor});
+      status = RunProgram(order, cursor, context, &result);
+      if (!home.here()) EndForkedChild();
+    }
     TaskPlace place = PlaceOf(cursor);
-    crash_cursor = nullptr;
     cursor.stage.store(0, std::memory_order_release);
     order.program.reset();  // before the report: main may free the plan as soon as it hears of the result
 
@@ -359,38 +326,6 @@ TaskCounters TaskRunner::Totals() const {
   for (Running* run : impl_->running)
     if (run != nullptr) Add(&sum, Read(run->progress));
   return sum;
-}
-
-namespace {
-
-// A child that the job's code forked shares the cursors, and its end is not the task's.
-std::atomic<pid_t> marking_process{0};
-
-void MarkCrash(int signal) {
-  if (crash_cursor != nullptr && ::getpid() == marking_process.load(std::memory_order_relaxed))
-    crash_cursor->signal.store(static_cast<std::uint32_t>(signal), std::memory_order_release);
-  raise(signal);  // SA_RESETHAND gave the default action back; it is delivered when this handler returns
-}
-
-constexpr std::uint32_t kExitMark = 1u << 16;  // no signal's number
-
-}  // namespace
-
-void MarkExit() {
-  if (crash_cursor != nullptr) crash_cursor->signal.store(kExitMark, std::memory_order_release);
-}
-
-bool OnTaskThread() { return crash_cursor != nullptr; }
-
-void InstallCrashMarks() {
-  marking_process.store(::getpid(), std::memory_order_relaxed);
-  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
-    struct sigaction action = {};
-    action.sa_handler = MarkCrash;
-    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_ONSTACK);
-    sigemptyset(&action.sa_mask);
-    sigaction(signal, &action, nullptr);
-  }
 }
 
 }  // namespace ropewalk::task

@@ -94,12 +94,4 @@ class TaskRunner {
   std::unique_ptr<Impl> impl_;
 };
 
-// Installs handlers for SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT that note the signal in the cursor of the slot whose thread crashed
-// and then let the process die of it. For executors, whose cursors the daemon reads afterwards. Once a process, before the first task.
-void InstallCrashMarks();
-// The same mark for code that called exit() and is about to end the process in good order. Does nothing on a thread that runs no task.
-void MarkExit();
-// Whether this thread runs an attempt just now.
-bool OnTaskThread();
-
 }  // namespace ropewalk::task
