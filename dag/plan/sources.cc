@@ -1,6 +1,9 @@
 #include "dag/plan/sources.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "base/monotonic.h"
 
 namespace ropewalk::dag {
 namespace {
@@ -10,6 +13,36 @@ void Point(TaskContext& context, std::uint32_t partition, std::uint64_t offset) 
   context.cursor->split.store(partition, std::memory_order_relaxed);
   context.cursor->offset.store(offset, std::memory_order_relaxed);
 }
+
+// A batch goes on in portions where the code behind it is slow, each of about a tenth of a second: how far the task is, whether it was
+// cancelled and where it crashed is then known as finely. What is made of the records does not depend on it: no operator looks at where a
+// batch ends.
+class Portions {
+ public:
+  // Calls `hand_on(begin, number)` until `records` are through, or it fails. A retry goes record by record.
+  template <class HandOn>
+  Status Of(const TaskContext& context, std::size_t records, HandOn hand_on) {
+    for (std::size_t at = 0; at < records;) {
+      RETURN_IF_ERROR(BeforeBatch(context));
+      const std::size_t number = context.precise_cursor ? 1 : std::min(records - at, most_);
+      const std::int64_t begin_ms = MonotonicMs();
+      RETURN_IF_ERROR(hand_on(at, number));
+      Learn(number, MonotonicMs() - begin_ms);
+      at += number;
+    }
+    return {};
+  }
+
+ private:
+  static constexpr std::int64_t kPortionMs = 100;
+  void Learn(std::size_t number, std::int64_t took_ms) {
+    if (took_ms > 2 * kPortionMs)
+      most_ = std::max<std::size_t>(1, number * static_cast<std::size_t>(kPortionMs) / static_cast<std::size_t>(took_ms));
+    else if (took_ms < kPortionMs / 2 && number == most_)
+      most_ *= 2;
+  }
+  std::size_t most_ = 64;  // nothing is known yet; of fast code a batch is soon one portion
+};
 
 // Calls `read(file, split)` for the splits of a partition.
 template <class Read>
@@ -29,10 +62,17 @@ class LineStream final : public Stream<std::string_view> {
   explicit LineStream(std::shared_ptr<const FilePartitions> files) : files_(std::move(files)) {}
 
   Status Run(TaskContext& context, std::uint32_t partition, BatchSink<std::string_view> sink) const override {
+    Portions portions;
     return ForEachSplit(*files_, context, partition, [&](const storage::InputFile& file, const storage::InputSplit& split) -> Status {
       Status stopped;
       RETURN_IF_ERROR(storage::ReadLines(file, split, [&](const storage::LineBatch& batch) {
-        stopped = HandOn(context, partition, batch, sink);
+        stopped = portions.Of(context, batch.lines.size(), [&](std::size_t at, std::size_t number) {
+          Point(context, partition, batch.offsets[at]);
+          Status status = sink(batch.lines.subspan(at, number));
+          const std::size_t last = at + number - 1;
+          CountRead(context, number, batch.offsets[last] - batch.offsets[at] + batch.lines[last].size() + 1);
+          return status;
+        });
         return stopped.ok();
       }));
       return stopped;
@@ -40,23 +80,6 @@ class LineStream final : public Stream<std::string_view> {
   }
 
  private:
-  static Status HandOn(TaskContext& context, std::uint32_t partition, const storage::LineBatch& batch,
-                       const BatchSink<std::string_view>& sink) {
-    if (batch.lines.empty()) return {};
-    std::uint64_t bytes = batch.offsets.back() - batch.offsets.front() + batch.lines.back().size() + 1;
-    CountRead(context, batch.lines.size(), bytes);
-    RETURN_IF_ERROR(BeforeBatch(context));
-    if (!context.precise_cursor) {
-      Point(context, partition, batch.offsets.front());
-      return sink(batch.lines);
-    }
-    for (std::size_t i = 0; i < batch.lines.size(); ++i) {
-      Point(context, partition, batch.offsets[i]);
-      RETURN_IF_ERROR(sink(batch.lines.subspan(i, 1)));
-    }
-    return {};
-  }
-
   std::shared_ptr<const FilePartitions> files_;
 };
 
@@ -102,20 +125,17 @@ StreamPtr<std::string_view> RecordsOf(std::shared_ptr<const FilePartitions> file
 
 Status StreamFixed(const FilePartitions& files, TaskContext& context, std::uint32_t partition, std::uint32_t record_bytes,
                    const std::function<Status(std::span<const std::byte>)>& consume) {
+  Portions portions;
   return ForEachSplit(files, context, partition, [&](const storage::InputFile& file, const storage::InputSplit& split) -> Status {
     Status stopped;
-    auto hand_on = [&](std::span<const std::byte> bytes, std::uint64_t offset) {
-      Point(context, partition, offset);
-      CountRead(context, bytes.size() / record_bytes, bytes.size());
-      stopped = BeforeBatch(context);
-      if (stopped.ok()) stopped = consume(bytes);
-      return stopped.ok();
-    };
     RETURN_IF_ERROR(storage::ReadFixedRecords(file, split, record_bytes, [&](std::span<const std::byte> bytes, std::uint64_t offset) {
-      if (!context.precise_cursor) return hand_on(bytes, offset);
-      for (std::size_t at = 0; at < bytes.size(); at += record_bytes)
-        if (!hand_on(bytes.subspan(at, record_bytes), offset + at)) return false;
-      return true;
+      stopped = portions.Of(context, bytes.size() / record_bytes, [&](std::size_t at, std::size_t number) {
+        Point(context, partition, offset + at * record_bytes);
+        Status status = consume(bytes.subspan(at * record_bytes, number * record_bytes));
+        CountRead(context, number, number * record_bytes);
+        return status;
+      });
+      return stopped.ok();
     }));
     return stopped;
   });
