@@ -32,6 +32,7 @@ constexpr std::size_t kOpenJobsMax = 64;      // finished jobs whose log files s
 constexpr std::uint32_t kFinishedPerCleanup = 64;
 constexpr std::uint32_t kStopGraceMs = 2'000;
 constexpr std::uint64_t kSettleBytes = 4u << 20;
+constexpr std::uint64_t kShortSyncBytes = 256u << 10;
 constexpr std::int64_t kSyncAgainMs = 200;
 
 Result<std::string> ReadOrCreateSecret(const std::string& path) {
@@ -371,11 +372,15 @@ void Master::SyncLog(JobId id, LogStream stream) {
   const std::uint64_t least = stream == LogStream::kDriver ? 1 : kSettleBytes;
   const std::uint64_t done = stream == LogStream::kDriver ? job.logs->shown(stream) : job.settled[i];
   if (size < done + least) return;
-  job.syncing[i] = log_disk_->Post([this, id, stream, file, size] {
-    Status status = options_.sync_log ? options_.sync_log() : Status();
-    if (status.ok()) status = file->Sync();
-    loop_->Post([this, id, stream, size, status] { OnLogSynced(id, stream, size, status); });
-  });
+  // The end of a small job's output is shown after its sync: that does not wait for those of jobs which print much.
+  const auto length = size - done < kShortSyncBytes ? SerialWorker::Length::kShort : SerialWorker::Length::kAny;
+  job.syncing[i] = log_disk_->Post(
+      [this, id, stream, file, size] {
+        Status status = options_.sync_log ? options_.sync_log() : Status();
+        if (status.ok()) status = file->Sync();
+        loop_->Post([this, id, stream, size, status] { OnLogSynced(id, stream, size, status); });
+      },
+      length);
   if (!job.syncing[i])
     loop_->After(kSyncAgainMs, [this, id, stream] {
       if (jobs_.contains(id)) SyncLog(id, stream);

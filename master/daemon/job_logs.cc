@@ -8,6 +8,16 @@ namespace {
 
 constexpr std::size_t kLineBytesMax = 4096;
 constexpr const char* kFileNames[4] = {"driver.out", "driver.err", "executor.log", "events.jsonl"};
+constexpr std::string_view kFullNote = "\n[ropewalk] the log has reached its limit of ", kFullEvent = "{\"event\":\"log_full\"}\n";
+
+// Whole lines are left out that do not fit, so that a full log may be a little shorter than its limit. Nothing that a job says looks like
+// the note there: its lines have a number before them, and its events are ours.
+bool EndsFull(const LogFile& file, std::string_view note) {
+  constexpr std::uint64_t kNotesBytes = 1024;  // the note of Ended() may stand behind it
+  const std::uint64_t begin = file.size() - std::min(file.size(), kNotesBytes);
+  auto tail = file.Read(begin, kNotesBytes);
+  return tail.ok() && tail->find(note) != std::string::npos;
+}
 
 }  // namespace
 
@@ -24,11 +34,16 @@ Result<std::unique_ptr<JobLogs>> JobLogs::Open(const std::string& folder, JobLog
   for (std::size_t i = 0; i < 4; ++i) {
     ASSIGN_OR_RETURN(logs->files_[i], LogFile::Open(folder + "/" + kFileNames[i]));
   }
-  for (std::size_t i = 0; i < 4; ++i)
-    logs->full_[i] = logs->was_full_[i] = logs->files_[i]->size() >= logs->LimitOf(static_cast<LogStream>(i));
+  for (const LogStream stream : {LogStream::kDriver, LogStream::kStderr, LogStream::kExecutor, LogStream::kEvents}) {
+    const auto i = static_cast<std::size_t>(stream);
+    bool full = logs->files_[i]->size() >= logs->LimitOf(stream);
+    if (stream == LogStream::kExecutor) full = full || EndsFull(*logs->files_[i], kFullNote);
+    if (stream == LogStream::kEvents) full = full || EndsFull(*logs->files_[i], kFullEvent);
+    logs->full_[i] = logs->was_full_[i] = full;
+  }
   // What the file holds after a restart may not be on the disk yet; the first sync of new output covers it, and showing it loses nothing:
   // a replacement's output is compared with it.
-  logs->stdout_length_ = logs->synced_ = logs->Stream(LogStream::kDriver).size();
+  logs->stdout_begin_ = logs->stdout_length_ = logs->synced_ = logs->Stream(LogStream::kDriver).size();
   return logs;
 }
 
@@ -36,35 +51,57 @@ Status JobLogs::AppendBounded(LogStream stream, std::string_view bytes) {
   const auto i = static_cast<std::size_t>(stream);
   LogFile& file = *files_[i];
   const std::uint64_t room = full_[i] || limits_.other_bytes < file.size() ? 0 : limits_.other_bytes - file.size();
-  if (bytes.size() <= room) return file.Append(bytes);
+  // What the disk does not take is not kept either.
+  const auto append = [&](std::string_view text, std::size_t of_the_job) {
+    Status status = file.Append(text);
+    if (!status.ok()) dropped_[i] += of_the_job;
+    return status;
+  };
+  if (bytes.size() <= room) return append(bytes, bytes.size());
   // Of text what fits; half an event or half a line of an executor would be unreadable.
   const std::size_t keep = stream == LogStream::kStderr ? static_cast<std::size_t>(room) : 0;
   dropped_[i] += bytes.size() - keep;
-  if (std::exchange(full_[i], true)) return {};
-  const std::string note = stream == LogStream::kEvents
-                               ? "{\"event\":\"log_full\"}\n"
-                               : "\n[ropewalk] the log has reached its limit of " + std::to_string(limits_.other_bytes) +
-                                     " bytes (master.job_logs); what comes now is not kept\n";
-  return file.Append(std::string(bytes.substr(0, keep)) + note);
+  if (full_[i]) return {};
+  const std::string note = stream == LogStream::kEvents ? std::string(kFullEvent)
+                                                        : std::string(kFullNote) + std::to_string(limits_.other_bytes) +
+                                                              " bytes (master.job_logs); what comes now is not kept\n";
+  Status status = append(std::string(bytes.substr(0, keep)) + note, keep);
+  full_[i] = status.ok();
+  return status;
 }
 
 std::uint64_t JobLogs::LimitOf(LogStream stream) const { return stream == LogStream::kDriver ? limits_.stdout_bytes : limits_.other_bytes; }
 
-Status JobLogs::Ended() {
+// Empty where all was kept. After a restart of the master main says all of its stdout again, so that what is dropped of that is all that
+// ever was; what the other streams had lost before, nobody knows.
+std::string JobLogs::DroppedNote(LogStream stream, std::uint64_t dropped) const {
   constexpr const char* kNames[4] = {"stdout", "stderr", "the other executors' output", "the event log"};
+  const auto i = static_cast<std::size_t>(stream);
+  const bool more = was_full_[i] && !(stream == LogStream::kDriver && stdout_said_again_);
+  if (dropped == 0 && !more) return "";
+  const std::string count = std::to_string(dropped);
+  if (stream == LogStream::kEvents)
+    return "{\"event\":\"log_dropped\",\"bytes\":" + count + (more ? ",\"more_before_restart\":true}\n" : "}\n");
+  const std::string unknown = " before the master was started again";
+  if (dropped == 0)
+    return std::string("[ropewalk] ") + kNames[i] + " had reached its limit" + unknown +
+           "; how much of it was not kept then is not known\n";
+  return "[ropewalk] " + count + " bytes of " + kNames[i] + " were not kept" +
+         (more ? ", besides what was not kept" + unknown + "\n" : "\n");
+}
+
+Status JobLogs::Ended() {
+  Status first;
   for (const LogStream stream : {LogStream::kDriver, LogStream::kStderr, LogStream::kExecutor, LogStream::kEvents}) {
     const auto i = static_cast<std::size_t>(stream);
-    const std::uint64_t dropped = std::exchange(dropped_[i], 0);
-    if (dropped == 0) continue;
-    const std::string count = std::to_string(dropped);
+    const std::string note = DroppedNote(stream, std::exchange(dropped_[i], 0));
+    was_full_[i] = false;
+    if (note.empty()) continue;
     // Stdout is the job's own, to the byte: what is to be said of it stands in stderr. These lines are beyond the limit, and few.
-    LogFile& file = Stream(stream == LogStream::kDriver ? LogStream::kStderr : stream);
-    RETURN_IF_ERROR(file.Append(stream == LogStream::kEvents
-                                    ? "{\"event\":\"log_dropped\",\"bytes\":" + count + "}\n"
-                                    : "[ropewalk] " + count + " bytes of " + kNames[i] + " were not kept" +
-                                          (was_full_[i] ? ", and those of before the master was started again\n" : "\n")));
+    Status status = Stream(stream == LogStream::kDriver ? LogStream::kStderr : stream).Append(note);
+    if (first.ok()) first = std::move(status);
   }
-  return {};
+  return first;
 }
 
 Status JobLogs::AppendStdout(std::string_view bytes) {
@@ -101,6 +138,7 @@ Status JobLogs::Advance(ExecutorId executor, Replica& replica) {
   begin += below;
   if (executor == driver_) {
     replica.kept = begin + beyond.size();
+    stdout_said_again_ |= replica.kept >= stdout_begin_;
     return AppendStdout(beyond);
   }
   const std::size_t keep = std::min<std::size_t>(beyond.size(), limits_.ahead_bytes);

@@ -47,7 +47,7 @@ class JobLogs {
   Status Stderr(ExecutorId executor, std::string_view bytes);
   Status Event(std::string_view line);
   void Exited(ExecutorId executor);
-  // Nothing more will come: says behind each stream that reached its limit how much of it was not kept. Once.
+  // Nothing more will come: says behind each stream of which something was not kept how much that was, as far as it is known. Once.
   Status Ended();
 
   ExecutorId driver() const { return driver_; }
@@ -74,6 +74,7 @@ class JobLogs {
   Status Advance(ExecutorId executor, Replica& replica);
   Status AppendStdout(std::string_view bytes);
   Status AppendBounded(LogStream stream, std::string_view bytes);
+  std::string DroppedNote(LogStream stream, std::uint64_t dropped) const;
   Status AppendLines(ExecutorId executor, std::string* line, std::string_view bytes);
   void Compare(ExecutorId executor, Replica& replica, std::uint64_t offset, std::string_view bytes);
   Result<std::vector<Ack>> AdvanceAll(ExecutorId first);
@@ -82,9 +83,11 @@ class JobLogs {
   std::shared_ptr<LogFile> files_[4];
   std::uint64_t stdout_length_ = 0;  // of the stream, also what the limit made us drop
   std::uint64_t synced_ = 0;
-  std::uint64_t dropped_[4] = {};  // bytes beyond the limit, in this life of the master
+  std::uint64_t dropped_[4] = {};  // bytes that were not kept, in this life of the master
   bool full_[4] = {};
-  bool was_full_[4] = {};  // when it was opened: an earlier life of the master has dropped some, too
+  bool was_full_[4] = {};           // when it was opened: an earlier life of the master may have dropped some, too
+  std::uint64_t stdout_begin_ = 0;  // bytes of stdout that were there when it was opened
+  bool stdout_said_again_ = false;  // the driver has come that far: what follows is all that was ever dropped
   ExecutorId driver_;
   std::map<ExecutorId, Replica> replicas_;
   std::optional<std::pair<ExecutorId, std::uint64_t>> difference_;

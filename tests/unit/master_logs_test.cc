@@ -15,9 +15,15 @@ class Gate {
   Status Pass() {
     std::unique_lock lock(mutex_);
     ++waiting_;
-    opened_.wait(lock, [this] { return open_; });
+    opened_.wait(lock, [this] { return open_ || may_pass_ > 0; });
+    if (!open_) --may_pass_;
     --waiting_;
     return {};
+  }
+  void LetOnePass() {
+    std::lock_guard lock(mutex_);
+    ++may_pass_;
+    opened_.notify_one();
   }
   void Open() {
     std::lock_guard lock(mutex_);
@@ -33,7 +39,7 @@ class Gate {
   std::mutex mutex_;
   std::condition_variable opened_;
   bool open_ = false;
-  int waiting_ = 0;
+  int waiting_ = 0, may_pass_ = 0;
 };
 
 class MasterLogs : public testing::Test {
@@ -82,6 +88,42 @@ TEST_F(MasterLogs, NoDecisionWaitsForThem) {
   EXPECT_EQ(gate_.waiting(), 1) << "all that time the first sync stood still";
   gate_.Open();
   EXPECT_EQ(client.Log(first, "driver"), "some words\n");
+}
+
+TEST_F(MasterLogs, TheOutputOfASmallJobDoesNotWaitForThatOfLargeOnes) {
+  TestClient client(master_->address(), Token());
+  FakeMain main;
+  main.before_by_argument = {{"large", std::string(1u << 20, 'x')}, {"small", "some words\n"}};
+  worker_ = std::make_unique<FakeWorker>(master_->address(), Token(), "w", main, 8);
+  ASSERT_TRUE(worker_->WaitRegistered());
+  worker_->hold_tasks = true;
+  const std::string program = client.PutExecutable("program");
+  std::vector<std::uint64_t> jobs;
+  for (const char* kind : {"large", "large", "large", "small"}) {
+    auto accepted = client.Submit(program, "job " + std::to_string(jobs.size()), kind);
+    ASSERT_TRUE(accepted.has_job_accepted()) << accepted.failure().what();
+    jobs.push_back(accepted.job_accepted().job());
+    const std::string file = folder_.path() + "/jobs/" + JobName(JobId{jobs.back()}) + "/driver.out";
+    std::error_code error;
+    ASSERT_TRUE(Eventually([&] {
+      const auto size = std::filesystem::file_size(file, error);
+      return !error && size == main.before_by_argument.at(kind).size() && gate_.waiting() == 1;
+    }));
+    client.Query(jobs.back());  // what came with the last of it is done, too
+  }
+  const auto shown = [&](std::uint64_t job) {
+    wire::ClientRequest read;
+    read.mutable_read_log()->set_job(job);
+    read.mutable_read_log()->set_stream("driver");
+    return client.Call(read).log_chunk().data();
+  };
+  gate_.LetOnePass();  // of the first job, under way when the others came
+  gate_.LetOnePass();
+  EXPECT_TRUE(Eventually([&] { return shown(jobs[3]) == "some words\n"; }));
+  EXPECT_EQ(shown(jobs[1]), "");
+  EXPECT_EQ(shown(jobs[2]), "");
+  gate_.Open();
+  EXPECT_TRUE(Eventually([&] { return shown(jobs[2]).size() > 0; }));
 }
 
 TEST_F(MasterLogs, WhoPrintsMuchWaitsForTheDisk) {

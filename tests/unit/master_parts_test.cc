@@ -1,5 +1,8 @@
 // Group commit, job logs and records, each by itself.
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <csignal>
 #include <random>
 
 #include "base/random.h"
@@ -319,12 +322,84 @@ TEST_F(LogsTest, WhatIsNotKeptIsCounted) {
   EXPECT_NE(err.find("[ropewalk] " + std::to_string(said - (note - first)) + " bytes of stderr were not kept\n"), std::string::npos) << err;
   EXPECT_NE(log.find("[ropewalk] 1000 bytes of the other executors' output were not kept\n"), std::string::npos) << log;
   EXPECT_EQ(std::count(log.begin(), log.end(), 'o') / 95, 10) << log;
-  Open(limits);  // the master starts again: it does not know how much an earlier life of it left out
+}
+
+// The master starts again: main says its stdout once more; how much an earlier life of the master has left out of the rest nobody knows.
+TEST_F(LogsTest, WhatWasNotKeptBeforeARestartIsNotForgotten) {
+  const ExecutorId driver{1}, other{2};
+  const JobLogLimits limits{.stdout_bytes = 50, .other_bytes = 1'000};
+  const auto fill = [&] {
+    Open(limits);
+    ASSERT_TRUE(logs_->NameDriver(driver).ok());
+    ASSERT_TRUE(logs_->Stdout(driver, 0, std::string(87, 'x')).ok());
+    ASSERT_TRUE(logs_->Stderr(driver, std::string(1'500, 'e')).ok());
+    for (int i = 0; i < 8; ++i) ASSERT_TRUE(logs_->Stderr(other, std::string(95, 'o') + "\n").ok());  // 800
+    ASSERT_TRUE(logs_->Stderr(other, std::string(2'000, 'o') + "\n").ok());  // the note that follows ends below the limit
+    for (int i = 0; i < 30; ++i) ASSERT_TRUE(logs_->Event(std::string(50, '1')).ok());
+  };
+  const std::string before = " before the master was started again";
+  fill();
+  Open(limits);
   ASSERT_TRUE(logs_->NameDriver(driver).ok());
+  ASSERT_TRUE(logs_->Stdout(driver, 0, std::string(87, 'x')).ok());
   ASSERT_TRUE(logs_->Stderr(driver, "more").ok());
+  ASSERT_TRUE(logs_->Stderr(other, "one more\n").ok());
+  ASSERT_TRUE(logs_->Event("{}").ok());
   ASSERT_TRUE(logs_->Ended().ok());
-  EXPECT_TRUE(
-      Read(LogStream::kStderr).ends_with("[ropewalk] 4 bytes of stderr were not kept, and those of before the master was started again\n"));
+  std::string err = Read(LogStream::kStderr), log = Read(LogStream::kExecutor), events = Read(LogStream::kEvents);
+  EXPECT_NE(err.find("[ropewalk] 37 bytes of stdout were not kept\n"), std::string::npos) << "all of them: " << err;
+  EXPECT_NE(err.find("[ropewalk] 4 bytes of stderr were not kept, besides what was not kept" + before + "\n"), std::string::npos) << err;
+  EXPECT_EQ(log.find("one more"), std::string::npos) << log;
+  EXPECT_NE(log.find("[ropewalk] 13 bytes of the other executors' output were not kept, besides"), std::string::npos) << log;
+  EXPECT_TRUE(events.ends_with("{\"event\":\"log_dropped\",\"bytes\":3,\"more_before_restart\":true}\n")) << events;
+
+  // Nothing more comes: that something may be missing is said all the same.
+  std::filesystem::remove_all(folder_.path());
+  fill();
+  Open(limits);
+  ASSERT_TRUE(logs_->NameDriver(driver).ok());
+  ASSERT_TRUE(logs_->Stdout(driver, 0, std::string(20, 'x')).ok());
+  ASSERT_TRUE(logs_->Ended().ok());
+  err = Read(LogStream::kStderr), log = Read(LogStream::kExecutor), events = Read(LogStream::kEvents);
+  const std::string unknown = " had reached its limit" + before + "; how much of it was not kept then is not known\n";
+  EXPECT_NE(err.find("[ropewalk] stdout" + unknown), std::string::npos) << err;
+  EXPECT_TRUE(err.ends_with("[ropewalk] stderr" + unknown)) << err;
+  EXPECT_TRUE(log.ends_with("[ropewalk] the other executors' output" + unknown)) << log;
+  EXPECT_TRUE(events.ends_with("{\"event\":\"log_dropped\",\"bytes\":0,\"more_before_restart\":true}\n")) << events;
+
+  // Where main has said all of a stdout that just fits, nothing is missing.
+  std::filesystem::remove_all(folder_.path());
+  Open(limits);
+  ASSERT_TRUE(logs_->NameDriver(driver).ok());
+  ASSERT_TRUE(logs_->Stdout(driver, 0, std::string(50, 'x')).ok());
+  Open(limits);
+  ASSERT_TRUE(logs_->NameDriver(driver).ok());
+  ASSERT_TRUE(logs_->Stdout(driver, 0, std::string(50, 'x')).ok());
+  ASSERT_TRUE(logs_->Ended().ok());
+  EXPECT_EQ(Read(LogStream::kStderr), "");
+}
+
+TEST_F(LogsTest, WhatTheDiskDoesNotTakeCounts) {
+  const ExecutorId driver{1}, other{2};
+  Open({});
+  ASSERT_TRUE(logs_->NameDriver(driver).ok());
+  ASSERT_TRUE(logs_->Stderr(driver, "kept\n").ok());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  rlimit full = before;
+  full.rlim_cur = 10;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  const Status err = logs_->Stderr(driver, std::string(20, 'e')), log = logs_->Stderr(other, std::string(15, 'o') + "\n"),
+               event = logs_->Event(std::string(30, '1'));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, handler);
+  for (const Status& status : {err, log, event}) EXPECT_EQ(status.tag(), "MASTER03") << status.ToString();
+  ASSERT_TRUE(logs_->Stderr(driver, "again\n").ok());
+  ASSERT_TRUE(logs_->Ended().ok());
+  EXPECT_EQ(Read(LogStream::kStderr), "kept\nagain\n[ropewalk] 20 bytes of stderr were not kept\n");
+  EXPECT_EQ(Read(LogStream::kExecutor), "[ropewalk] 20 bytes of the other executors' output were not kept\n");
+  EXPECT_EQ(Read(LogStream::kEvents), "{\"event\":\"log_dropped\",\"bytes\":31}\n");
 }
 
 TEST(Convert, VersionsOfWorkersAndJobs) {
