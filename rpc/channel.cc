@@ -207,6 +207,8 @@ Result<Frame> Channel::Receive(int timeout_ms) {
   }
 }
 
+int Channel::fd() const { return impl_->fd; }
+
 void Channel::Shutdown() { (void)shutdown(impl_->fd, SHUT_RDWR); }
 
 }  // namespace ropewalk::rpc

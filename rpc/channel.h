@@ -55,6 +55,7 @@ class Channel {
   // kUnavailable when the peer closed, kDeadlineExceeded after `timeout_ms` (-1: wait for ever), kDataLoss for a damaged frame.
   Result<Frame> Receive(int timeout_ms);
   void Shutdown();  // wakes a Receive() in another thread
+  int fd() const;   // for poll(): whether the other side is there, or says something; what was read ahead does not show
 
  private:
   struct Impl;

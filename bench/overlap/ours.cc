@@ -138,6 +138,11 @@ class Watched final : public collective::Communicator {
   const collective::Nodes& nodes() const override { return nodes_; }
   Result<std::unique_ptr<collective::Communicator>> Split(const collective::GroupOptions&) override { return None("groups"); }
   Result<std::unique_ptr<collective::Communicator>> Shrink() override { return None("gangs that go on without some of their ranks"); }
+  Result<std::unique_ptr<collective::Communicator>> Reform(const collective::ReformOptions&) override {
+    return None("ranks that come or go");
+  }
+  Result<std::string> Invite() override { return None("ranks that come or go"); }
+  bool HasNewcomers() override { return false; }
   Result<char*> Allocate(std::size_t bytes) override {
     if (behind_ != nullptr) return behind_->Allocate(bytes);
     // Zeros: what nobody sums is a number, too.

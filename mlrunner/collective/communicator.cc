@@ -17,19 +17,24 @@
 #include "base/monotonic.h"
 #include "dag/gang.h"
 #include "mlrunner/collective/run/choose.h"
+#include "mlrunner/collective/run/door.h"
 #include "mlrunner/collective/run/engine.h"
+#include "mlrunner/collective/run/forming.h"
 #include "mlrunner/collective/run/groups.h"
+#include "mlrunner/collective/run/hosts.h"
 #include "mlrunner/collective/run/links.h"
 #include "mlrunner/collective/run/mesh.h"
 #include "mlrunner/collective/run/shared_transport.h"
-#include "mlrunner/collective/run/survivors.h"
 #include "mlrunner/collective/run/tcp_transport.h"
+#include "rpc/frame.h"
 
 namespace ropewalk::collective {
 namespace {
 
 // A process that is well answers at once, also on a busy machine.
 constexpr std::int64_t kAnswerMsMax = 3'000;
+// As often as newcomers that have gone make the ranks begin again, they do so with others; then without any.
+constexpr std::uint32_t kAttemptsMax = 8;
 // Between two questions what a rank is at: whoever gets on shows it, and a driver that sleeps has looked again.
 constexpr std::chrono::milliseconds kBetweenQuestions{150};
 
@@ -47,6 +52,11 @@ Status CannotJoin(std::int32_t rank, const std::string& why) {
                 "mend that; the one that it was to come of is as it was, and the call can be made again");
 }
 
+Status Retired() {
+  return Status(Code::kInvalid, "COLL33", "this communicator has been formed anew", "its ranks go on in the new one",
+                "call the one that Reform() returned; this one's memory is there until it is destroyed");
+}
+
 class Connected : public Communicator {
  public:
   // `members`: the gang's ranks by those of a group; empty: they are the same.
@@ -61,6 +71,7 @@ class Connected : public Communicator {
         pools_(std::move(mesh.pools)),
         shares_memory_(mesh.shares_memory),
         secret_(std::move(mesh.secret)),
+        hosts_(std::move(mesh.hosts)),
         nodes_(std::move(mesh.nodes)) {
     for (std::int32_t rank = 0; members_.size() < static_cast<std::size_t>(ranks()); ++rank) members_.push_back(rank);
     transport_ = MakeTransport(&mesh);
@@ -70,16 +81,17 @@ class Connected : public Communicator {
         rank(), transport_.get(), Means{.native = native_.get(), .one_sided = one_sided_.get(), .leaves_scratch = shares_memory_},
         options_.algorithms, nodes_);
     engine_ = std::make_unique<Engine>(
-        rank(), ranks(), options_.credit_bytes, transport_.get(), one_sided_.get(), cache_.get(), [this](const Status& why) { Abort(why); },
+        rank(), ranks(), options_.credit_bytes, transport_.get(), one_sided_.get(), cache_.get(), [this](const Status& why) { Fail(why); },
         Engine::Timeout{.ms = options_.timeout_ms,
                         .verdict = [this](const Engine::Stall& stall) { return StatusOf(stall); },
                         .listen = [this](const Engine::Stall& stall, std::int64_t since_ms) { return Listen(stall, since_ms); }});
     std::lock_guard lock(links_mutex_);
     links_ = std::make_unique<Links>(rank(), std::move(mesh.links), options_.connect_ms_max,
-                                     Links::Events{.on_failed = [this](const Status& why) { Abort(why); },
+                                     Links::Events{.on_failed = [this](const Status& why) { Fail(why); },
                                                    .on_left = [this](std::int32_t peer) { transport_->SetLeft(peer); },
                                                    .activity = [this] { return SayHere(); },
-                                                   .on_over = [this](std::int32_t peer) { CancelJoining(peer); }});
+                                                   .on_over = [this](std::int32_t peer) { CancelJoining(peer, LossOf(peer)); },
+                                                   .on_given_up = [this](std::int32_t peer) { CancelJoining(peer, GivenUpBy(peer)); }});
   }
 
   // What it takes to make windows on all ranks or on none, set aside while there is room.
@@ -94,7 +106,7 @@ class Connected : public Communicator {
 
   // Hears of losses from now on, also of one that came before.
   void Listen() {
-    losses_->Add(this, [this](const Status& why) { Abort(why); });
+    losses_->Add(this, [this](const Status& why) { Fail(why); });
   }
 
   ~Connected() override {
@@ -119,6 +131,15 @@ class Connected : public Communicator {
 
   Result<std::unique_ptr<Communicator>> Split(const GroupOptions& group) override;
   Result<std::unique_ptr<Communicator>> Shrink() override;
+  Result<std::unique_ptr<Communicator>> Reform(const ReformOptions& options) override;
+  Result<std::string> Invite() override {
+    if (is_retired_) return Retired();
+    if (door_ == nullptr) {
+      ASSIGN_OR_RETURN(door_, Door::Open(rendezvous_.address, DoorSecret()));
+    }
+    return door_->ticket();
+  }
+  bool HasNewcomers() override { return door_ != nullptr && door_->IsKnockedAt(); }
 
   Result<char*> Allocate(std::size_t bytes) override {
     char* memory = transport_->Allocate(bytes);
@@ -146,7 +167,7 @@ class Connected : public Communicator {
                     "its pool is full", "give it a larger pool (pool_bytes); no rank has this window now");
     }
     if (Status status = one_sided_->SetPlaces(*made, places_); !status.ok()) {
-      Abort(status);  // the others have theirs
+      Fail(status);  // the others have theirs
       return status;
     }
     return Window{.memory = one_sided_->MemoryOf(*made), .bytes = bytes, .number = *made};
@@ -171,16 +192,9 @@ class Connected : public Communicator {
 
   void Working() override { worked_at_ms_.store(MonotonicMs(), std::memory_order_relaxed); }
 
+  // Whoever is told of it learns by whom.
   void Abort(const Status& why) override {
-    // Before any call ends: its caller takes its memory back then.
-    native_->Abort(why);
-    // Under the mutex: the program may end as soon as its call has failed, and must not leave before the peers were told why. The links
-    // may not be there yet, or not any more; then their end says it.
-    std::lock_guard lock(links_mutex_);
-    const Status shown = InGroup(why);
-    if (!engine_->Fail(shown)) return;
-    if (links_ != nullptr) links_->TellFailed(shown);
-    if (joining_ != nullptr) joining_->Set(shown);
+    Fail(WithReason(why, "rank " + std::to_string(rank()) + ", which is on " + hosts_[rank()] + ", has aborted it" + group_));
   }
 
   std::uint64_t steps() const override { return engine_->steps(); }
@@ -210,22 +224,43 @@ class Connected : public Communicator {
     return here;
   }
 
-  // Ranks of a group have numbers of their own: what is said of them says whose they are, once.
-  Status InGroup(const Status& why) const {
-    if (group_.empty() || !why.tag().starts_with("COLL") || why.why().ends_with(group_)) return why;
-    return Status(why.code(), why.tag(), why.what(), why.why() + group_, why.fix());
+  // The first failure ends everything, here and on the other ranks.
+  void Fail(const Status& why) {
+    // Before any call ends: its caller takes its memory back then.
+    native_->Abort(why);
+    // Under the mutex: the program may end as soon as its call has failed, and must not leave before the peers were told why. The links
+    // may not be there yet, or not any more; then their end says it.
+    std::lock_guard lock(links_mutex_);
+    const Status shown = Shown(why);
+    if (!engine_->Fail(shown)) return;
+    if (links_ != nullptr) links_->TellFailed(shown);
+    // Those who form it anew know who is gone, and go on.
+    if (joining_ != nullptr && joining_without_.empty()) joining_->Set(shown);
   }
 
-  // Ends with the failure of this communicator what connects ranks meanwhile.
-  void SetJoining(MeshCancel* joining) {
+  // Where the ranks are that it names. Ranks of a group have numbers of their own: what is said of them says whose they are, once.
+  Status Shown(const Status& why) const {
+    if (!why.tag().starts_with("COLL")) return why;
+    const Status shown = WithHosts(why, hosts_);
+    if (group_.empty() || shown.why().ends_with(group_)) return shown;
+    return Status(shown.code(), shown.tag(), shown.what(), shown.why() + group_, shown.fix());
+  }
+
+  // Ends with the failure of this communicator what connects ranks meanwhile, but not with what becomes of ranks that have no part in it.
+  void SetJoining(MeshCancel* joining, std::vector<bool> without = {}) {
     std::lock_guard lock(links_mutex_);
     joining_ = joining;
+    joining_without_ = std::move(without);
   }
-  void CancelJoining(std::int32_t lost) {
+  void CancelJoining(std::int32_t peer, const Status& why) {
     std::lock_guard lock(links_mutex_);
-    if (joining_ != nullptr)
-      joining_->Set(Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(lost) + " is lost", "its process has ended"));
+    const bool has_part = joining_without_.empty() || !joining_without_[peer];
+    if (joining_ != nullptr && has_part) joining_->Set(why);
   }
+  static Status LossOf(std::int32_t peer) {
+    return Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(peer) + " is lost", "its process has ended");
+  }
+  static Status GivenUpBy(std::int32_t peer) { return CannotJoin(peer, "it has given up"); }
   // What ranks of this communicator say to each other when they make another one.
   Rendezvous RendezvousAmong(const std::vector<std::int32_t>& ranks) const {
     const auto me = std::find(ranks.begin(), ranks.end(), rank());
@@ -244,6 +279,19 @@ class Connected : public Communicator {
     return members;
   }
   Result<std::unique_ptr<Communicator>> SplitUntil(const GroupOptions& group, MeshCancel* cancel);
+
+  // Newcomers know it, too.
+  std::string DoorSecret() const { return rpc::AuthProof(secret_, "door", "", "", ""); }
+  Result<std::unique_ptr<Communicator>> FormAnew(const ReformOptions& how, bool shrinks);
+  std::string FirstWord(bool leaves, bool shrinks, bool takes_in, const std::string& place);
+  // Connects this rank with the others of the new communicator, if it stays, and sees that the newcomers at its door are connected.
+  Result<std::unique_ptr<Connected>> Meet(const Forming& forming, const ReformOptions& how, bool shrinks, std::uint32_t attempt,
+                                          Result<MeshListener> listener);
+  Result<std::unique_ptr<Connected>> MeetUntil(const Forming& forming, const CommunicatorOptions& options, bool shrinks,
+                                               Result<MeshListener> listener, const MeshCancel& cancel);
+  // Nobody comes in by this rank's door, for this reason; which is returned.
+  Status TurnAway(const Status& why);
+  void Retire();
 
   // A blocking call: gives `mine` to the ranks of `to`, and returns what each rank gave to this one, by rank.
   Result<std::vector<std::string>> Pass(const std::string& mine, std::span<const std::int32_t> to);
@@ -406,6 +454,7 @@ class Connected : public Communicator {
   const std::vector<SharedMemory> pools_;
   const bool shares_memory_;
   const std::string secret_;
+  const Hosts hosts_;
   const Nodes nodes_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<OneSided> one_sided_;
@@ -417,23 +466,31 @@ class Connected : public Communicator {
   std::atomic<std::int64_t> worked_at_ms_{-1};
   std::mutex links_mutex_;
   std::unique_ptr<Links> links_;
-  MeshCancel* joining_ = nullptr;  // of the communicator that is being made; under the links' mutex
-  std::uint64_t meetings_ = 0;
+  MeshCancel* joining_ = nullptr;      // of the communicator that is being made; both under the links' mutex
+  std::vector<bool> joining_without_;  // by rank
+  std::unique_ptr<Door> door_;
+  bool is_retired_ = false;
 };
 
+// Makes a rank of what has been connected.
+Result<std::unique_ptr<Connected>> MakeConnected(Rendezvous rendezvous, const CommunicatorOptions& options,
+                                                 const std::shared_ptr<Losses>& losses, std::vector<std::int32_t> members, Mesh mesh) {
+  // What it refers to may be gone before the communicator is.
+  rendezvous.exchange = nullptr;
+  auto connected = std::make_unique<Connected>(std::move(rendezvous), options, std::move(mesh), losses, std::move(members));
+  connected->Listen();
+  RETURN_IF_ERROR(connected->SetUp());
+  return connected;
+}
+
 // `cancel` ends it, and so does a loss.
-Result<std::unique_ptr<Connected>> Join(Rendezvous rendezvous, const CommunicatorOptions& options, const std::shared_ptr<Losses>& losses,
-                                        std::vector<std::int32_t> members, MeshCancel* cancel) {
+Result<std::unique_ptr<Connected>> Connect(Rendezvous rendezvous, const CommunicatorOptions& options, const std::shared_ptr<Losses>& losses,
+                                           std::vector<std::int32_t> members, MeshCancel* cancel) {
   losses->Add(cancel, [cancel](const Status& why) { cancel->Set(why); });
   auto mesh = ConnectMesh(rendezvous, options, Engine::kChannels, *cancel);
   losses->Remove(cancel);
   RETURN_IF_ERROR(mesh.status());
-  // What it refers to may be gone before the communicator is.
-  rendezvous.exchange = nullptr;
-  auto connected = std::make_unique<Connected>(std::move(rendezvous), options, *std::move(mesh), losses, std::move(members));
-  connected->Listen();
-  RETURN_IF_ERROR(connected->SetUp());
-  return connected;
+  return MakeConnected(std::move(rendezvous), options, losses, std::move(members), *std::move(mesh));
 }
 
 Result<std::vector<std::string>> Connected::Pass(const std::string& mine, std::span<const std::int32_t> to) {
@@ -500,7 +557,7 @@ Result<std::unique_ptr<Communicator>> Connected::SplitUntil(const GroupOptions& 
     if (group.pool_bytes > 0) options.pool_bytes = group.pool_bytes;
     Rendezvous rendezvous = RendezvousAmong(group_ranks);
     rendezvous.exchange = meet;
-    joined = Join(std::move(rendezvous), options, losses_, OfTheGang(group_ranks), cancel);
+    joined = collective::Connect(std::move(rendezvous), options, losses_, OfTheGang(group_ranks), cancel);
   }
   // Who is in no group takes part, too, and so does who could not even begin.
   if (!has_met) passing = Pass("", {}).status();
@@ -513,68 +570,171 @@ Result<std::unique_ptr<Communicator>> Connected::SplitUntil(const GroupOptions& 
   return std::unique_ptr<Communicator>(*std::move(joined));
 }
 
+// ---- forming it anew -------------------------------------------------------------------------------------------------------------------
+
 Result<std::unique_ptr<Communicator>> Connected::Shrink() {
+  if (is_retired_) return Retired();
   if (!engine_->has_failed())
     return Status(Code::kInvalid, "COLL30", "a communicator that has not failed is not shrunk", "all its ranks are there",
-                  "split it, or abort it first");
-  Links* links;
-  {
-    std::lock_guard lock(links_mutex_);
-    links = links_.get();  // there as long as a call is
+                  "split it, let ranks leave by Reform(), or abort it first");
+  return FormAnew({}, true);
+}
+
+Result<std::unique_ptr<Communicator>> Connected::Reform(const ReformOptions& options) {
+  if (is_retired_) return Retired();
+  engine_->Drain();
+  return FormAnew(options, false);
+}
+
+// All that decides here is agreed upon, so that all who are left go the same way.
+Result<std::unique_ptr<Communicator>> Connected::FormAnew(const ReformOptions& how, bool shrinks) {
+  std::vector<bool> gone(ranks());
+  bool takes_in = !shrinks;
+  Status failure;  // of the attempt before, unless it is known why the next one may do better
+  for (std::uint32_t attempt = 0;; ++attempt) {
+    Result<MeshListener> listener =
+        how.leaves ? Result<MeshListener>(MeshListener{}) : ListenForMesh(rendezvous_.machine, rendezvous_.address, options_.wire);
+    auto said = links()->Agree(FirstWord(how.leaves, shrinks, takes_in, listener.ok() ? listener->word : ""), gone, options_.timeout_ms);
+    if (!said.ok()) return TurnAway(said.status());
+    auto forming = Form(*said);
+    if (!forming.ok()) return TurnAway(forming.status());
+    // If nobody more is gone, it would only fail again.
+    if (std::exchange(gone, forming->gone) == forming->gone && !failure.ok()) return TurnAway(failure);
+    if (gone[rank()])
+      return TurnAway(Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(rank()) + " is lost",
+                             "the others are cut off from this rank, and go on without it"));
+    auto joined = Meet(*forming, how, shrinks, attempt, std::move(listener));
+    const bool has_lost_one = door_ != nullptr && door_->HasLostOne();
+    auto told = links()->Agree(
+        Encode(Formed{.is_well = joined.ok() && !has_lost_one,
+                      .has_lost_one = has_lost_one,
+                      .why = has_lost_one ? "a newcomer at its door is gone" : joined.status().what() + ": " + joined.status().why()}),
+        gone, options_.timeout_ms);
+    if (!told.ok()) return TurnAway(told.status());
+
+    bool is_well = true, may_do_better = false;
+    Status first;  // why it is not well
+    for (std::int32_t peer = 0; peer < ranks(); ++peer) {
+      if (gone[peer]) continue;
+      const std::optional<Formed> formed = (*told)[peer].has_value() ? DecodeFormed(*(*told)[peer]) : std::nullopt;
+      is_well = is_well && formed.has_value() && formed->is_well;
+      may_do_better = may_do_better || !(*told)[peer].has_value() || (formed.has_value() && formed->has_lost_one);
+      if (first.ok() && !is_well)
+        first = CannotJoin(peer, formed.has_value() ? "it is there, and failed: " + formed->why : "it is gone, or at another call");
+    }
+    if (is_well) {
+      if (door_ != nullptr) door_->Go();
+      Retire();
+      return std::unique_ptr<Communicator>(*std::move(joined));
+    }
+    if (door_ != nullptr) door_->DropLost();
+    // It may be the fault of newcomers that are still there.
+    const bool is_theirs = forming->newcomers > 0 && (!may_do_better || attempt >= kAttemptsMax);
+    if (is_theirs) {
+      (void)TurnAway(first);
+      takes_in = false;
+    }
+    failure = may_do_better || is_theirs ? Status() : joined.ok() ? first : joined.status();
   }
-  Survivors survivors(links, rank(), ranks(), options_.timeout_ms, &meetings_);
-  RETURN_IF_ERROR(survivors.AgreeOnGone());
-  // All that decides here is agreed upon, so those who are left go the same way. Each further round has fewer of them.
-  for (;;) {
-    std::vector<std::int32_t> left;
-    for (std::int32_t peer = 0; peer < ranks(); ++peer)
-      if (!survivors.gone()[peer]) left.push_back(peer);
-    bool has_met = false;
-    Status meeting;  // not OK: there is no agreement any more
-    auto meet = [&](const std::string& mine) -> Result<std::vector<std::string>> {
-      has_met = true;
-      auto exchange = [&]() -> Result<std::vector<std::string>> {
-        ASSIGN_OR_RETURN(std::vector<std::optional<std::string>> said, survivors.Tell(mine));
-        Survivors::Ranks lacking(ranks());
-        for (std::int32_t peer : left) lacking[peer] = !said[peer].has_value() || said[peer]->empty();
-        ASSIGN_OR_RETURN(lacking, survivors.Agree(lacking));
-        std::vector<std::string> words;
-        for (std::int32_t peer : left)
-          if (!lacking[peer]) words.push_back(std::move(*said[peer]));
-        return words;
-      };
-      auto words = exchange();
-      meeting = words.status();
-      RETURN_IF_ERROR(meeting);
-      if (words->size() != left.size())
-        return Status(Code::kUnavailable, "COLL31", "not all ranks that are left can begin", "more of them are lost, or have no means");
-      return words;
-    };
-    Rendezvous rendezvous = RendezvousAmong(left);
-    rendezvous.exchange = meet;
-    CommunicatorOptions options = options_;
-    options.native = nullptr;
-    MeshCancel cancel;
-    SetJoining(&cancel);
-    // One that went before the line above is missed by nobody else.
-    const Survivors::Ranks over = links->Over();
-    for (std::int32_t peer : left)
-      if (over[peer]) CancelJoining(peer);
-    auto joined = Join(std::move(rendezvous), options, std::make_shared<Losses>(nullptr), OfTheGang(left), &cancel);
-    SetJoining(nullptr);
-    if (!has_met) (void)meet("");  // the others learn it; what it comes to is in `meeting`
-    RETURN_IF_ERROR(meeting);
-    Survivors::Ranks failed(ranks());
-    failed[rank()] = !joined.ok();
-    ASSIGN_OR_RETURN(failed, survivors.Agree(failed));
-    const auto first = std::find(failed.begin(), failed.end(), true);
-    if (first == failed.end()) return std::unique_ptr<Communicator>(*std::move(joined));
-    const Survivors::Ranks before = survivors.gone();
-    RETURN_IF_ERROR(survivors.AgreeOnGone());
-    if (survivors.gone() != before) continue;
-    RETURN_IF_ERROR(joined.status());
-    return CannotJoin(static_cast<std::int32_t>(first - failed.begin()), "it is there, and failed");
+}
+
+std::string Connected::FirstWord(bool leaves, bool shrinks, bool takes_in, const std::string& place) {
+  Intent intent{.leaves = leaves, .shrinks = shrinks, .over = links()->Over(), .place = place, .newcomers = {}};
+  if (takes_in && door_ != nullptr) {
+    door_->TakeIn();
+    intent.newcomers = door_->newcomers();
   }
+  std::string word = Encode(intent);
+  // A rank that says nothing would be waited for.
+  if (word.size() > links()->word_bytes_max() && !intent.newcomers.empty()) {
+    (void)TurnAway(Status(Code::kResourceExhausted, "COLL13", "too many newcomers have come at once",
+                          "what they say does not fit beside what the ranks say to each other", "let fewer come, or by more doors"));
+    intent.newcomers.clear();
+    word = Encode(intent);
+  }
+  if (word.size() <= links()->word_bytes_max()) return word;
+  intent.place.clear();
+  return Encode(intent);
+}
+
+Result<std::unique_ptr<Connected>> Connected::Meet(const Forming& forming, const ReformOptions& how, bool shrinks, std::uint32_t attempt,
+                                                   Result<MeshListener> listener) {
+  CommunicatorOptions options = options_;
+  options.native = how.native;
+  std::vector<std::size_t> mine;  // newcomers
+  for (std::size_t rank_to_be = 0; rank_to_be < forming.ranks.size(); ++rank_to_be) {
+    const Forming::Place& place = forming.ranks[rank_to_be];
+    if (place.door != rank()) continue;
+    mine.push_back(static_cast<std::size_t>(place.newcomer));
+    door_->Greet(mine.back(), {.attempt = attempt,
+                               .rank = static_cast<std::int32_t>(rank_to_be),
+                               .ranks = static_cast<std::int32_t>(forming.ranks.size()),
+                               .epoch = rendezvous_.epoch,
+                               .options = options,
+                               .words = forming.words()});
+  }
+  for (const Forming::Place& place : forming.refused)
+    if (place.door == rank())
+      door_->Refuse(static_cast<std::size_t>(place.newcomer),
+                    Status(Code::kInvalid, "COLL30", "this newcomer cannot have the number that it wants",
+                           "there are " + std::to_string(forming.ranks.size()) + " ranks now, or an earlier newcomer has it",
+                           "want another one, or any (-1)"));
+
+  MeshCancel cancel;
+  SetJoining(&cancel, forming.gone);
+  // What came before the line above cancels nothing.
+  const std::vector<bool> over = links()->Over();
+  for (std::int32_t peer = 0; peer < ranks(); ++peer)
+    if (over[peer]) CancelJoining(peer, LossOf(peer));
+  if (links()->IsGivenUp()) cancel.Set(Status(Code::kUnavailable, "COLL31", "another rank cannot join the new communicator"));
+  Reports reports(door_.get(), mine, attempt, &cancel);
+  auto joined = MeetUntil(forming, options, shrinks, std::move(listener), cancel);
+  if (!joined.ok()) links()->GiveUp();
+  const Status reported = reports.Rest(!joined.ok(), MonotonicMs() + options.connect_ms_max);
+  SetJoining(nullptr);
+  if (!joined.ok() || reported.ok()) return joined;
+  links()->GiveUp();
+  return reported;
+}
+
+Result<std::unique_ptr<Connected>> Connected::MeetUntil(const Forming& forming, const CommunicatorOptions& options, bool shrinks,
+                                                        Result<MeshListener> listener, const MeshCancel& cancel) {
+  std::vector<std::int32_t> members;  // those of this communicator
+  std::int32_t me = -1;
+  for (std::size_t rank_to_be = 0; rank_to_be < forming.ranks.size(); ++rank_to_be) {
+    const Forming::Place& place = forming.ranks[rank_to_be];
+    members.push_back(place.member);
+    if (place.member == rank()) me = static_cast<std::int32_t>(rank_to_be);
+  }
+  if (me < 0) return std::unique_ptr<Connected>();
+  RETURN_IF_ERROR(listener.status());
+  for (const Forming::Place& place : forming.ranks)
+    if (place.word.empty()) return CannotJoin(place.member, "it had no means to begin");
+  Rendezvous rendezvous{.rank = me,
+                        .ranks = static_cast<std::int32_t>(forming.ranks.size()),
+                        .epoch = rendezvous_.epoch,
+                        .address = rendezvous_.address,
+                        .machine = rendezvous_.machine,
+                        .exchange = {},
+                        .on_lost = {},
+                        .secret = DoorSecret()};
+  ASSIGN_OR_RETURN(Mesh mesh, ConnectMesh(*listener, forming.words(), rendezvous, options, Engine::kChannels, cancel));
+  return MakeConnected(std::move(rendezvous), options, std::make_shared<Losses>(nullptr),
+                       shrinks ? OfTheGang(members) : std::vector<std::int32_t>(), std::move(mesh));
+}
+
+Status Connected::TurnAway(const Status& why) {
+  if (door_ != nullptr)
+    door_->RefuseAll(Status(Code::kUnavailable, "COLL31", "the ranks have not taken this newcomer in",
+                            why.what() + (why.why().empty() ? "" : ": " + why.why()), "take a new ticket, and knock again"));
+  return why;
+}
+
+void Connected::Retire() {
+  door_.reset();
+  std::lock_guard lock(links_mutex_);
+  // One that has failed stays as it is.
+  is_retired_ = engine_->Fail(Retired());
 }
 
 }  // namespace
@@ -592,8 +752,49 @@ Rendezvous RendezvousOf(dag::GangContext* gang) {
 Result<std::unique_ptr<Communicator>> Communicator::Connect(Rendezvous rendezvous, const CommunicatorOptions& options) {
   const auto losses = std::make_shared<Losses>(rendezvous.on_lost);
   MeshCancel cancel;
-  ASSIGN_OR_RETURN(auto connected, Join(std::move(rendezvous), options, losses, {}, &cancel));
+  ASSIGN_OR_RETURN(auto connected, collective::Connect(std::move(rendezvous), options, losses, {}, &cancel));
   return std::unique_ptr<Communicator>(std::move(connected));
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::Join(const std::string& ticket, const JoinOptions& options) {
+  ASSIGN_OR_RETURN(const Ticket at, DecodeTicket(ticket));
+  auto listen = [&options] { return ListenForMesh(options.machine, options.address, Wire::kByMachine); };
+  ASSIGN_OR_RETURN(MeshListener listener, listen());
+  ASSIGN_OR_RETURN(const auto visit, Visit::Knock(at, {.wish = options.rank, .place = listener.word}, options.timeout_ms));
+  std::unique_ptr<Connected> joined;
+  for (;;) {
+    ASSIGN_OR_RETURN(Visit::Word word, visit->Hear());
+    if (std::holds_alternative<Visit::Go>(word) && joined != nullptr) return std::unique_ptr<Communicator>(std::move(joined));
+    joined.reset();
+    if (!std::holds_alternative<Welcome>(word)) continue;
+    const Welcome& welcome = std::get<Welcome>(word);
+    CommunicatorOptions all = welcome.options;
+    all.connect_ms_max = options.connect_ms_max;
+    all.native = options.native;
+    all.algorithms = options.algorithms;
+    auto meet = [&]() -> Result<std::unique_ptr<Connected>> {
+      Rendezvous rendezvous{.rank = welcome.rank,
+                            .ranks = welcome.ranks,
+                            .epoch = welcome.epoch,
+                            .address = options.address,
+                            .machine = options.machine,
+                            .exchange = {},
+                            .on_lost = {},
+                            .secret = at.secret};
+      MeshCancel cancel;
+      const Lookout lookout(visit->connection(), &cancel);
+      ASSIGN_OR_RETURN(Mesh mesh, ConnectMesh(listener, welcome.words, rendezvous, all, Engine::kChannels, cancel));
+      return MakeConnected(std::move(rendezvous), all, std::make_shared<Losses>(nullptr), {}, std::move(mesh));
+    };
+    auto met = meet();
+    if (!met.ok()) {
+      // Whoever waits for this one there learns that it comes no more.
+      ASSIGN_OR_RETURN(listener, listen());
+    }
+    // If the door is gone, it says so when it is heard.
+    (void)visit->Report(welcome.attempt, met.status(), listener.word);
+    if (met.ok()) joined = *std::move(met);
+  }
 }
 
 }  // namespace ropewalk::collective

@@ -44,7 +44,14 @@
 //
 // When a rank dies, leaves or fails, or Abort() is called, all waiting and all later calls of the others fail with a status that names it
 // (COLL20, kUnavailable); then the communicator is of no more use. A new one of the same ranks needs a new epoch; those that are left can
-// make one of themselves (Shrink).
+// make one of themselves (Shrink). A status says at which call this rank was, and on which machines the ranks are that it names.
+//
+// Ranks come and go between two calls, when all of them form the communicator anew (Reform): some of them leave, and newcomers that a rank
+// has invited are taken in.
+//
+//   ASSIGN_OR_RETURN(std::string ticket, ranks->Invite());                      // of any rank; bring it to the newcomer
+//   ASSIGN_OR_RETURN(auto mine, Communicator::Join(ticket, {.machine = host})); // the newcomer waits until it is taken in
+//   ASSIGN_OR_RETURN(auto more, ranks->Reform({}));                             // all ranks; Leave() on one that goes
 //
 // A part of the ranks makes a communicator of its own (Split), with its own numbers of ranks, sequences, memory and failures:
 //
@@ -184,10 +191,31 @@ struct SubmitOptions {
 struct Submission;
 using Handle = std::shared_ptr<Submission>;
 
+struct ReformOptions {
+  bool leaves = false;              // this rank goes
+  NativeBackend* native = nullptr;  // a library for the new communicator; that of this one knows other ranks
+};
+
+// What is not here the newcomer has as the ranks that it comes to: memory, segments, times.
+struct JoinOptions {
+  std::string address = "127.0.0.1";  // as in Rendezvous
+  std::string machine;
+  std::int32_t rank = -1;                 // the number that it wants, as after it has left and come back; -1: the next one that is free
+  std::int64_t timeout_ms = 30 * 60'000;  // how long it waits to be taken in; 0: for ever
+  std::int32_t connect_ms_max = 30'000;
+  NativeBackend* native = nullptr;
+  std::span<const Algorithm> algorithms = Algorithms();
+};
+
 class Communicator {
  public:
   // kInvalid (COLL30) for a rendezvous that makes no sense, kUnavailable (COLL31) when a rank cannot be reached or does not come in time.
   static Result<std::unique_ptr<Communicator>> Connect(Rendezvous rendezvous, const CommunicatorOptions& options);
+  // Makes this process a rank of a communicator whose rank gave it this ticket, as soon as that is formed anew. kInvalid (COLL30) for what
+  // is no ticket, or a number that cannot be had; kUnauthenticated (COLL32) for a ticket of another job, kVersionSkew (COLL23);
+  // kUnavailable (COLL31) when the ranks are gone, have been formed anew without it, or could not be connected with it: take a new ticket;
+  // kDeadlineExceeded (COLL28) when nobody has taken it in within timeout_ms. It is part of nothing then.
+  static Result<std::unique_ptr<Communicator>> Join(const std::string& ticket, const JoinOptions& options);
   virtual ~Communicator() = default;
 
   virtual std::int32_t rank() const = 0;
@@ -209,6 +237,23 @@ class Communicator {
   // of losses by its own links only. kInvalid (COLL30) when it has not failed; kDeadlineExceeded (COLL28) when a rank does neither within
   // timeout_ms; kUnavailable for a rank that the others are cut off from (COLL20), or when one that is there cannot join (COLL31).
   virtual Result<std::unique_ptr<Communicator>> Shrink() = 0;
+
+  // Forms this communicator anew, whether it has failed or not: of the ranks that stay, without those that leave (they get null) or are
+  // gone, and with newcomers. A blocking call of all ranks, between their other calls. What has been submitted is ended first, so that of
+  // one who leaves nothing is missing; its handles say how it ended. The ranks that stay keep their order, newcomers follow them, unless
+  // they want a number; all have the same. It is a gang of its own: members() counts it from 0. A newcomer that fails is left out, and so
+  // is a rank that dies meanwhile. Errors as of Shrink(), and after one this communicator is as it was. After success it is retired: its
+  // memory is there until it is destroyed, and calls of it fail (COLL33), but nobody's leaving is a failure any more.
+  virtual Result<std::unique_ptr<Communicator>> Reform(const ReformOptions& options) = 0;
+  // Reform() of a rank that goes; the others call it, too, at the same time.
+  Status Leave() { return Reform({.leaves = true}).status(); }
+
+  // A ticket for newcomers, good until this communicator is formed anew or destroyed. Who has it may join: it is a secret. Any rank may
+  // invite, and any number of newcomers may have its ticket; they wait at this rank's door until all ranks call Reform(). The door is a
+  // port of its own at the rendezvous' address.
+  virtual Result<std::string> Invite() = 0;
+  // Whether somebody waits at this rank's door. Costs a system call or two; belongs to one thread at a time with the calls above.
+  virtual bool HasNewcomers() = 0;
 
   // Memory that peers read without a copy; 64-byte aligned, not zeroed. kResourceExhausted (COLL13) when the pool is used up. It lives as
   // long as the communicator, or until Free().

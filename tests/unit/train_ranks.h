@@ -155,6 +155,9 @@ class ThreadCommunicator final : public collective::Communicator {
   const collective::Nodes& nodes() const override { return nodes_; }
   Result<std::unique_ptr<Communicator>> Split(const collective::GroupOptions&) override { return None("make no groups"); }
   Result<std::unique_ptr<Communicator>> Shrink() override { return None("do not go on without one"); }
+  Result<std::unique_ptr<Communicator>> Reform(const collective::ReformOptions&) override { return None("neither come nor go"); }
+  Result<std::string> Invite() override { return None("invite nobody"); }
+  bool HasNewcomers() override { return false; }
   Result<char*> Allocate(std::size_t bytes) override {
     owned_.emplace_back(static_cast<char*>(aligned_alloc(64, (bytes + 63) / 64 * 64)), &free);
     return owned_.back().get();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/monotonic.h"
+#include "mlrunner/collective/run/hosts.h"
 
 namespace ropewalk::collective {
 namespace {
@@ -78,7 +79,8 @@ Status Engine::Run(Instance* instance, CallLabel label) {
     if (has_driver_) transport_->Ring();  // another caller's thread, which may sleep: it is to take this call, too
     Drive(&lock, call.is_done);
   } else {
-    call.status = failure_;
+    if (call.label.sequence != kUncounted) call.label.sequence = called_++;
+    call.status = At(call.label, failure_);
   }
   Leave(&lock);
   return std::move(call.status);
@@ -95,8 +97,8 @@ Result<std::shared_ptr<Submission>> Engine::Submit(Instance* instance, CallLabel
   bool somebody_drives;
   {
     std::lock_guard lock(mutex_);
-    if (!failure_.ok()) return failure_;
     submission->number = submission->label.sequence = submitted_++;
+    if (!failure_.ok()) return At(submission->label, failure_);
     inbox_.push_back(submission);
     outstanding_.fetch_add(1);
     has_news_.store(true, std::memory_order_release);
@@ -116,6 +118,17 @@ Status Engine::Wait(Submission* submission) {
     Leave(&lock);
   }
   return submission->status;
+}
+
+void Engine::Drain() {
+  std::unique_lock lock = Want();
+  changed_.wait(lock, [&] { return !has_driver_; });
+  has_driver_ = true;
+  lock.unlock();
+  DriveUntil([&] { return outstanding_.load() == 0 && unsaid_.load() == 0; });
+  lock.lock();
+  has_driver_ = false;
+  Leave(&lock);
 }
 
 bool Engine::Fail(const Status& why) {
@@ -145,17 +158,22 @@ void Engine::Drive(std::unique_lock<std::mutex>* lock, const std::atomic<bool>& 
   if (done()) return;
   has_driver_ = true;
   lock->unlock();
+  DriveUntil(done);
+  lock->lock();
+  has_driver_ = false;
+}
+
+template <class IsDone>
+void Engine::DriveUntil(const IsDone& is_done) {
   Watch watch;
   std::uint32_t steps = 0;
-  while (!done()) {
+  while (!is_done()) {
     // A peer may keep this rank busy with what no call here waits for.
     const bool has_moved = Step();
     if (has_moved && ++steps % kStepsBetweenClocks != 0) continue;
     if (!has_moved) transport_->Wait(true);
     if (++watch.looks >= watch.looks_between || !watch.verdict.ok()) LookForStall(&watch);
   }
-  lock->lock();
-  has_driver_ = false;
 }
 
 std::uint64_t Engine::MovedInMessages() const {
@@ -365,12 +383,22 @@ void Engine::EndAll() {
   pending_.clear();
   by_urgency_.clear();
   for (const auto& submission : all) {
-    End(submission.get(), why);
+    End(submission.get(), At(submission->label, why));
     outstanding_.fetch_sub(1);
   }
-  if (blocking_ != nullptr) End(std::exchange(blocking_, nullptr), why);
+  if (blocking_ != nullptr) {
+    Submission* call = std::exchange(blocking_, nullptr);
+    End(call, At(call->label, why));
+  }
   for (std::deque<Message>& unsaid : to_say_) unsaid.clear();
   unsaid_.store(0);
+}
+
+Status Engine::At(const CallLabel& label, const Status& why) const {
+  const std::string me = "rank " + std::to_string(rank_), call = Describe(label);
+  for (const char* is_at : {" is at ", " at ", " has been at "})
+    if (why.what().find(me + is_at + call) != std::string::npos) return why;
+  return WithReason(why, me + " was at " + call);
 }
 
 bool Engine::TakeIn() {

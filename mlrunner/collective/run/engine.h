@@ -101,6 +101,8 @@ class Engine {
   Result<std::shared_ptr<Submission>> Submit(Instance* instance, CallLabel label, std::int64_t priority, std::int64_t bytes,
                                              std::int64_t* received);
   Status Wait(Submission* submission);
+  // Until nothing that was submitted is under way, well or not. Nobody submits meanwhile.
+  void Drain();
   // Everything that runs and all that comes ends with `why` (the first one counts). True for the first.
   bool Fail(const Status& why);
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
@@ -126,6 +128,8 @@ class Engine {
   std::unique_lock<std::mutex> Want();
   void Drive(std::unique_lock<std::mutex>* lock, const std::atomic<bool>& is_done);
   void Leave(std::unique_lock<std::mutex>* lock);
+  template <class IsDone>
+  void DriveUntil(const IsDone& is_done);
   void DriveForNobody();
   struct Watch {
     std::uint32_t looks = 0, looks_between = 1;  // since the last look at the clock; how many are to be
@@ -149,6 +153,8 @@ class Engine {
   Outcome Advance(Submission* submission);
   void End(Submission* submission, const Status& status);
   void EndAll();
+  // A failure as it is told to the one who made this call.
+  Status At(const CallLabel& label, const Status& why) const;
 
   bool Talk();
   bool HearOfSubmitted();

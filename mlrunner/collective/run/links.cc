@@ -8,21 +8,26 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <utility>
 
 #include "base/bytes.h"
-#include "base/escape.h"
+#include "mlrunner/collective/run/status_bytes.h"
 
 namespace ropewalk::collective {
 namespace {
 
 // A frame: u32 length of what follows, u8 kind, then for kFailed the status: u8 code and its four texts; for kHere what it is at: u8
-// whether it waits, u8 whether it is in a step, u64 looks, u64 moved, u64 worked_ms_ago; for kMeet u64 its number and the word.
-enum class Kind : std::uint8_t { kLeft = 1, kFailed = 2, kAsk = 3, kHere = 4, kMeet = 5 };
-constexpr std::size_t kFrameBytesMax = 8 << 10;
-constexpr std::size_t kTextBytesMax = 1 << 10;
+// whether it waits, u8 whether it is in a step, u64 looks, u64 moved, u64 worked_ms_ago; for kWord and kAgreed u64 the agreement's number
+// and its bytes; for kGivenUp u64 how many agreements there were.
+enum class Kind : std::uint8_t { kLeft = 1, kFailed = 2, kAsk = 3, kHere = 4, kWord = 5, kAgreed = 6, kGivenUp = 7 };
+constexpr std::size_t kFrameBytesMax = 128 << 10;
+// Beside the word itself, in what all are told of it.
+constexpr std::size_t kBesideWordBytesMax = 32;
+// A process that is well takes what is sent at once: its thread does nothing but read.
+constexpr std::int64_t kSendMsMax = 2'000;
+// How much longer than the one that gathers the others wait for what it says when the time is over.
+constexpr std::int64_t kVerdictMsMax = 2'000;
 
 std::string Framed(const std::string& body) {
   std::string frame;
@@ -41,30 +46,23 @@ std::string Frame(Kind kind, const Status& why, const Activity& activity = {}) {
     writer.Fixed(activity.moved);
     writer.Fixed(activity.worked_ms_ago);
   }
-  if (kind == Kind::kFailed) {
-    writer.Fixed(static_cast<std::uint8_t>(why.code()));
-    for (const std::string* text : {&why.tag(), &why.what(), &why.why(), &why.fix()})
-      writer.Sized(std::string_view(*text).substr(0, kTextBytesMax));
-  }
+  if (kind == Kind::kFailed) Write(why, &writer);
   return Framed(body);
 }
 
-std::string MeetFrame(std::uint64_t number, std::string_view word) {
+std::string FrameOf(const Agreements::Message& message) {
   std::string body;
   ByteWriter writer(&body);
-  writer.Fixed(static_cast<std::uint8_t>(Kind::kMeet));
-  writer.Fixed(number);
-  writer.Sized(word);
+  writer.Fixed(static_cast<std::uint8_t>(message.kind == Agreements::Kind::kWord ? Kind::kWord : Kind::kAgreed));
+  writer.Fixed(message.number);
+  writer.Sized(message.bytes);
   return Framed(body);
 }
 
 // The status in a frame's body after its kind; none when it cannot be read.
 std::optional<Status> DecodeFailed(ByteReader reader) {
-  const auto code = reader.Fixed<std::uint8_t>();
-  std::string texts[4];
-  for (std::string& text : texts) text = EscapeForLog(reader.Sized(), kTextBytesMax);
-  if (!reader.ok() || !reader.empty() || code == 0 || code > static_cast<std::uint8_t>(Code::kInternal)) return std::nullopt;
-  return Status(Code{code}, texts[0], texts[1], texts[2], texts[3]);
+  std::optional<Status> why = ReadStatus(&reader);
+  return reader.empty() ? why : std::nullopt;
 }
 
 // What a frame of kind kHere says after its kind; none when it cannot be read.
@@ -92,13 +90,20 @@ Links::Links(std::int32_t rank, std::vector<UniqueFd> links, std::int64_t begin_
       peers_(links.size()),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       asked_(links.size()),
-      over_(links.size()) {
+      over_(links.size()),
+      agreements_(rank, static_cast<std::int32_t>(links.size())) {
   for (std::size_t peer = 0; peer < links.size(); ++peer) peers_[peer].link = std::move(links[peer]);
   Tell(Frame(Kind::kHere, {}, events_.activity()));
   thread_ = std::thread([this] { Watch(); });
 }
 
 Links::~Links() {
+  {
+    std::lock_guard lock(agreed_mutex_);
+    Agreements::Messages last;
+    agreements_.Leave(&last);
+    Send(last);
+  }
   {
     std::lock_guard lock(tell_mutex_);
     if (!has_failed_) Tell(Frame(Kind::kLeft, {}));
@@ -154,6 +159,28 @@ void Links::Tell(std::string_view frame) {
   // that is gone needs no news, and one that gets none learns it from the closed link.
   for (Peer& peer : peers_)
     if (peer.link) (void)!send(peer.link.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void Links::Send(const Agreements::Messages& messages) {
+  for (const Agreements::Message& message : messages) {
+    const std::string frame = FrameOf(message);
+    const int link = peers_[message.to].link.get();
+    std::lock_guard lock(tell_mutex_);
+    std::string_view left = frame;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kSendMsMax);
+    while (!left.empty()) {
+      const ssize_t n = send(link, left.data(), left.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n > 0) left.remove_prefix(static_cast<std::size_t>(n));
+      if (n > 0 || errno == EINTR) continue;
+      if (errno != EAGAIN) break;  // it is gone, which its link's end says
+      const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
+      pollfd room{link, POLLOUT, 0};
+      if (ms > 0 && poll(&room, 1, static_cast<int>(ms)) != 0) continue;
+      // What it has of this frame is of no use, and nothing can follow it.
+      (void)shutdown(link, SHUT_RDWR);
+      break;
+    }
+  }
 }
 
 void Links::Watch() {
@@ -218,15 +245,28 @@ void Links::Hear(std::int32_t rank) {
     } else if (why.has_value()) {
       peer.has_left = true;  // what comes now is not worth another word
       events_.on_failed(*why);
-    } else if (kind == Kind::kMeet) {
+    } else if (kind == Kind::kWord || kind == Kind::kAgreed) {
       const auto number = body.Fixed<std::uint64_t>();
-      std::string word(body.Sized());
+      const std::string_view bytes = body.Sized();
       if (!body.ok() || !body.empty()) return Nonsense(rank);
+      std::unique_lock lock(agreed_mutex_);
+      Agreements::Messages out;
+      const bool is_good =
+          agreements_.Hear(rank, kind == Kind::kWord ? Agreements::Kind::kWord : Agreements::Kind::kAgreed, number, bytes, &out);
+      Send(out);
+      lock.unlock();
+      if (!is_good) return Nonsense(rank);
+      agreed_.notify_all();
+    } else if (kind == Kind::kGivenUp) {
+      const auto agreements = body.Fixed<std::uint64_t>();
+      if (!body.ok() || !body.empty()) return Nonsense(rank);
+      bool is_ours;
       {
-        std::lock_guard lock(asked_mutex_);
-        met_[{number, rank}] = std::move(word);
+        std::lock_guard lock(agreed_mutex_);
+        is_ours = agreements == next_agreement_;
+        if (is_ours) given_up_ = agreements;
       }
-      answered_.notify_all();
+      if (is_ours) events_.on_given_up(rank);
     } else {
       return Nonsense(rank);
     }
@@ -248,6 +288,13 @@ void Links::End(std::int32_t rank) {
     over_[rank] = true;
   }
   answered_.notify_all();
+  {
+    std::lock_guard lock(agreed_mutex_);
+    Agreements::Messages out;
+    agreements_.Over(rank, &out);
+    Send(out);
+  }
+  agreed_.notify_all();
 }
 
 std::vector<bool> Links::Over() {
@@ -255,39 +302,51 @@ std::vector<bool> Links::Over() {
   return over_;
 }
 
-Result<std::vector<std::optional<std::string>>> Links::Meet(std::uint64_t number, const std::string& word, const std::vector<bool>& without,
-                                                            std::int64_t ms_max) {
-  const std::string frame = MeetFrame(number, word);
-  if (frame.size() > kFrameBytesMax)
-    return Status(Code::kInvalid, "COLL30", "a rank has " + std::to_string(word.size()) + " bytes to say to those that are left",
-                  "links carry frames of " + std::to_string(kFrameBytesMax) + " bytes at most",
-                  "give shorter names of machines and addresses to the rendezvous");
+void Links::GiveUp() {
+  std::string body;
+  ByteWriter writer(&body);
+  writer.Fixed(static_cast<std::uint8_t>(Kind::kGivenUp));
   {
-    std::lock_guard lock(tell_mutex_);
-    Tell(frame);
+    std::lock_guard lock(agreed_mutex_);
+    writer.Fixed(next_agreement_);
   }
-  std::unique_lock lock(asked_mutex_);
-  auto is_missed = [&](std::int32_t peer) { return peer != rank_ && !without[peer] && !over_[peer] && !met_.contains({number, peer}); };
-  auto all_are_here = [&] {
-    for (std::int32_t peer = 0; peer < static_cast<std::int32_t>(over_.size()); ++peer)
-      if (is_missed(peer)) return false;
-    return true;
-  };
-  if (ms_max <= 0)
-    answered_.wait(lock, all_are_here);
-  else
-    (void)answered_.wait_for(lock, std::chrono::milliseconds(ms_max), all_are_here);  // or the time is over
-  std::vector<std::optional<std::string>> words(over_.size());
+  std::lock_guard lock(tell_mutex_);
+  Tell(Framed(body));
+}
+
+bool Links::IsGivenUp() {
+  std::lock_guard lock(agreed_mutex_);
+  return given_up_ == next_agreement_ && given_up_ > 0;
+}
+
+std::size_t Links::word_bytes_max() const { return kFrameBytesMax / peers_.size() - kBesideWordBytesMax; }
+
+Result<std::vector<std::optional<std::string>>> Links::Agree(std::string word, const std::vector<bool>& without, std::int64_t ms_max) {
+  if (word.size() > word_bytes_max())
+    return Status(Code::kInvalid, "COLL30", "a rank has " + std::to_string(word.size()) + " bytes to say to the others",
+                  "what all " + std::to_string(peers_.size()) + " ranks say must fit " + std::to_string(kFrameBytesMax) + " bytes",
+                  "give shorter names of machines and addresses to the rendezvous");
+  std::unique_lock lock(agreed_mutex_);
+  const std::uint64_t number = next_agreement_++;
+  Agreements::Messages out;
+  agreements_.Propose(number, std::move(word), without, &out);
+  Send(std::exchange(out, {}));
+  auto is_agreed = [&] { return agreements_.Find(number) != nullptr; };
+  if (ms_max <= 0) {
+    agreed_.wait(lock, is_agreed);
+  } else if (!agreed_.wait_for(lock, std::chrono::milliseconds(ms_max), is_agreed)) {
+    agreements_.TimeIsOver(&out);
+    Send(out);
+    (void)agreed_.wait_for(lock, std::chrono::milliseconds(kVerdictMsMax), is_agreed);  // or the one that gathers is not there
+  }
+  const Agreed* agreed = agreements_.Find(number);
+  if (agreed != nullptr && !agreed->is_over_time()) return agreed->words;
   std::string missed;
-  for (std::int32_t peer = 0; peer < static_cast<std::int32_t>(over_.size()); ++peer) {
-    if (is_missed(peer)) missed += (missed.empty() ? "" : ", ") + ("rank " + std::to_string(peer));
-    if (auto said = met_.find({number, peer}); said != met_.end()) words[peer] = std::move(said->second);
-  }
-  words[rank_] = word;
-  met_.erase(met_.begin(), met_.upper_bound({number, std::numeric_limits<std::int32_t>::max()}));
-  if (missed.empty()) return words;
-  return Status(Code::kDeadlineExceeded, "COLL28", missed + " did not come to those that are left after a failure",
-                "its process is there, and has not called Shrink() within " + std::to_string(ms_max) + " ms",
+  for (std::int32_t peer = 0; peer < static_cast<std::int32_t>(peers_.size()); ++peer)
+    if (agreed == nullptr ? peer == agreements_.gatherer() : agreed->missed[peer])
+      missed += (missed.empty() ? "" : ", ") + ("rank " + std::to_string(peer));
+  return Status(Code::kDeadlineExceeded, "COLL28", missed + " did not come to those that form the communicator anew",
+                "its process is there, and has not called Shrink() or Reform() within " + std::to_string(ms_max) + " ms",
                 "call it on all ranks, or end those that do not go on; if they may take so long, raise the time-out (timeout_ms)");
 }
 

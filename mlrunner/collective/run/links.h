@@ -1,24 +1,25 @@
 // The watch over the peers: a thread that sleeps on the links to them and learns at once when one dies (its process's end closes the link),
-// leaves in order, or fails and says why. It also answers for its rank whoever asks whether that is there, and what it is at.
+// leaves in order, or fails and says why. It also answers for its rank whoever asks whether that is there, and what it is at. And over it
+// ranks agree on what is to come after a failure, or otherwise: links outlive the failure of their communicator.
 //
-// Owner: a communicator. Thread rule: TellFailed() from any thread, Ask() and Listen() from one at a time; the functions are called from
-// the thread of this object.
+// Owner: a communicator. Thread rule: TellFailed() from any thread, Ask() and Listen() from one at a time, Agree() from one at a time; the
+// functions are called from the thread of this object.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "mlrunner/collective/run/activity.h"
+#include "mlrunner/collective/run/agreement.h"
 
 namespace ropewalk::collective {
 
@@ -30,6 +31,8 @@ class Links {
     std::function<Activity()> activity;                // what this rank is at; from any thread
     // It is gone, for whatever reason: nothing comes of it any more. After the others.
     std::function<void(std::int32_t peer)> on_over;
+    // A peer has given up what follows from the agreement that is the last one here, too.
+    std::function<void(std::int32_t peer)> on_given_up;
   };
   // links[r] is connected to rank r, -1 for this one. `begin_ms_max`: within so much its peers have links, too.
   Links(std::int32_t rank, std::vector<UniqueFd> links, std::int64_t begin_ms_max, Events events);
@@ -45,11 +48,16 @@ class Links {
 
   // By rank: whose link is over.
   std::vector<bool> Over();
-  // Gives `word` (a few KiB) to all, and returns by rank what each gave with this number: nothing of those whose links are over without it,
-  // and of those in `without`, for whom nobody waits. kDeadlineExceeded (COLL28) when one neither gives nor goes within `ms_max` (0: for
-  // ever). Each number once, and in order. Links do that also when their communicator has failed.
-  Result<std::vector<std::optional<std::string>>> Meet(std::uint64_t number, const std::string& word, const std::vector<bool>& without,
-                                                       std::int64_t ms_max);
+  // What the ranks agree on that each of them says: the same on all who live. All make the same calls in the same order. Nobody waits for
+  // those in `without`, the same on all. kDeadlineExceeded (COLL28) on all, with the names of those who neither came nor went within
+  // `ms_max` (0: for ever) of the call of the one that gathers the words; kInvalid (COLL30) for more than `word_bytes_max()`, which nobody
+  // hears.
+  Result<std::vector<std::optional<std::string>>> Agree(std::string word, const std::vector<bool>& without, std::int64_t ms_max);
+  std::size_t word_bytes_max() const;
+  // Tells all that what follows from the last agreement cannot be done, so that nobody waits for this rank in it; and whether one has said
+  // so. Until the next agreement.
+  void GiveUp();
+  bool IsGivenUp();
 
   // Asks all that have not left whether they are there, and waits for nothing: they should have answered by the next call. Returns how long
   // each has not, by rank. `since_ms`: of this rank's own time since the last call; 0: the first one of a wait, what was before is
@@ -75,6 +83,8 @@ class Links {
   void Nonsense(std::int32_t peer);
   void End(std::int32_t peer);
   void Tell(std::string_view frame);
+  // In full, though they may be long; who takes nothing for a while is cut off. Under the agreements' mutex, so that they stay in order.
+  void Send(const Agreements::Messages& messages);
 
   const std::int32_t rank_;
   const std::int64_t begin_ms_max_;
@@ -85,9 +95,12 @@ class Links {
   bool has_failed_ = false;
   std::mutex asked_mutex_;
   std::condition_variable answered_;
-  std::vector<Asked> asked_;                                           // by rank
-  std::vector<bool> over_;                                             // by rank; under the same mutex
-  std::map<std::pair<std::uint64_t, std::int32_t>, std::string> met_;  // words that nobody has taken, by number and rank
+  std::vector<Asked> asked_;  // by rank
+  std::vector<bool> over_;    // by rank; under the same mutex
+  std::mutex agreed_mutex_;   // before the one for telling
+  std::condition_variable agreed_;
+  Agreements agreements_;
+  std::uint64_t next_agreement_ = 0, given_up_ = 0;  // given_up_ == next_agreement_: one has given up what follows from the last
   std::thread thread_;
 };
 

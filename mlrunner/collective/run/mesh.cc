@@ -452,48 +452,15 @@ Status ShareMemory(const Rendezvous& mine, const CommunicatorOptions& options, s
   return {};
 }
 
-}  // namespace
-
-MeshCancel::MeshCancel() : bell_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-
-void MeshCancel::Set(const Status& why) {
-  why_.Set(why);
-  const std::uint64_t one = 1;
-  // Only a counter that is full already refuses, and that rings, too.
-  (void)!write(bell_.get(), &one, sizeof(one));
-}
-
-Result<Mesh> ConnectMesh(const Rendezvous& rendezvous, const CommunicatorOptions& options, std::int32_t channels,
-                         const MeshCancel& cancel) {
-  if (rendezvous.ranks < 1 || rendezvous.rank < 0 || rendezvous.rank >= rendezvous.ranks || !rendezvous.exchange)
-    return Status(
-        Code::kInvalid, "COLL30",
-        "rank " + std::to_string(rendezvous.rank) + " of " + std::to_string(rendezvous.ranks) + " is no place in a gang",
-        rendezvous.exchange ? "ranks count from 0 to ranks - 1" : "there is no function by which the ranks find each other (exchange)",
-        "take the rendezvous from the gang: RendezvousOf(gang)");
-  const Waiter waiter{options.connect_ms_max, MonotonicMs() + options.connect_ms_max, cancel};
-  Place mine{.machine = rendezvous.machine,
-             .address = rendezvous.address,
-             .unix_name = "ropewalk-" + HexString(rpc::NewNonce()),
-             .secret = rpc::NewNonce(),
-             .wire = options.wire};
-  ASSIGN_OR_RETURN(UniqueFd unix_listener, Listen(UnixAddress(mine.unix_name), "a Unix socket"));
-  UniqueFd tcp_listener;
-  if (options.wire != Wire::kShared) {
-    ASSIGN_OR_RETURN(Address address, TcpAddress(mine.address, 0));
-    ASSIGN_OR_RETURN(tcp_listener, Listen(address, mine.address));
-    if (getsockname(tcp_listener.get(), address.get(), &address.bytes) != 0)
-      return Status(Code::kInternal, "COLL31", "getsockname", Errno());
-    // The port lies at the same place in both families.
-    mine.port = ntohs(reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port);
-  }
-
-  ASSIGN_OR_RETURN(std::vector<std::string> said, rendezvous.exchange(Encode(mine)));
+// What is left to do once the ranks know of each other.
+Result<Mesh> Met(const MeshListener& listener, const std::vector<std::string>& said, const Rendezvous& rendezvous,
+                 const CommunicatorOptions& options, std::int32_t channels, const Waiter& waiter) {
   if (said.size() != static_cast<std::size_t>(rendezvous.ranks))
     return Status(Code::kInvalid, "COLL30",
                   "the rendezvous gave the words of " + std::to_string(said.size()) + " ranks, not of " + std::to_string(rendezvous.ranks),
                   "its `exchange` must return what every rank said, this one's own words too, in the order of ranks",
                   "mend it, or take the rendezvous from the gang: RendezvousOf(gang)");
+  Mesh mesh;
   std::vector<Place> places;
   std::string secret;
   std::map<std::string, std::vector<std::int32_t>> machines;  // their ranks
@@ -502,6 +469,7 @@ Result<Mesh> ConnectMesh(const Rendezvous& rendezvous, const CommunicatorOptions
     ASSIGN_OR_RETURN(Place place, DecodePlace(said[rank], rank));
     secret += place.secret;
     machines[place.machine].push_back(rank);
+    mesh.hosts.push_back(HostOf(place.machine, place.address));
     wants_tcp = wants_tcp || place.wire == Wire::kTcp;
     wants_shared = wants_shared || place.wire == Wire::kShared;
     places.push_back(std::move(place));
@@ -515,7 +483,6 @@ Result<Mesh> ConnectMesh(const Rendezvous& rendezvous, const CommunicatorOptions
 
   if (!rendezvous.secret.empty()) secret = rpc::AuthProof(rendezvous.secret, "group", secret, "", "");
 
-  Mesh mesh;
   mesh.shares_memory = machines.size() == 1 && !wants_tcp;
   mesh.secret = secret;
   const std::string name = rpc::AuthProof(secret, "name", "", "", "");
@@ -528,11 +495,66 @@ Result<Mesh> ConnectMesh(const Rendezvous& rendezvous, const CommunicatorOptions
     ++node;
   }
   Builder builder(rendezvous, std::move(places), std::move(secret), mesh.shares_memory, channels, waiter);
-  RETURN_IF_ERROR(builder.ConnectToLower());
-  RETURN_IF_ERROR(builder.AcceptHigher(mesh.shares_memory ? unix_listener.get() : tcp_listener.get()));
-  builder.MoveTo(&mesh);
-  if (mesh.shares_memory) RETURN_IF_ERROR(ShareMemory(rendezvous, options, channels, waiter, &mesh));
+  Status status = builder.ConnectToLower();
+  if (status.ok()) status = builder.AcceptHigher(mesh.shares_memory ? listener.on_unix.get() : listener.on_tcp.get());
+  if (status.ok()) {
+    builder.MoveTo(&mesh);
+    if (mesh.shares_memory) status = ShareMemory(rendezvous, options, channels, waiter, &mesh);
+  }
+  // What ends it from outside has names of its own for ranks.
+  if (!status.ok()) return waiter.cancel.is_set() ? status : WithHosts(status, mesh.hosts);
   return mesh;
+}
+
+}  // namespace
+
+MeshCancel::MeshCancel() : bell_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+void MeshCancel::Set(const Status& why) {
+  why_.Set(why);
+  const std::uint64_t one = 1;
+  // Only a counter that is full already refuses, and that rings, too.
+  (void)!write(bell_.get(), &one, sizeof(one));
+}
+
+Result<MeshListener> ListenForMesh(const std::string& machine, const std::string& address, Wire wire) {
+  MeshListener listener;
+  Place mine{.machine = machine,
+             .address = address,
+             .unix_name = "ropewalk-" + HexString(rpc::NewNonce()),
+             .secret = rpc::NewNonce(),
+             .wire = wire};
+  ASSIGN_OR_RETURN(listener.on_unix, Listen(UnixAddress(mine.unix_name), "a Unix socket"));
+  if (wire != Wire::kShared) {
+    ASSIGN_OR_RETURN(Address numeric, TcpAddress(address, 0));
+    ASSIGN_OR_RETURN(listener.on_tcp, Listen(numeric, address));
+    if (getsockname(listener.on_tcp.get(), numeric.get(), &numeric.bytes) != 0)
+      return Status(Code::kInternal, "COLL31", "getsockname", Errno());
+    // The port lies at the same place in both families.
+    mine.port = ntohs(reinterpret_cast<sockaddr_in*>(&numeric.storage)->sin_port);
+  }
+  listener.word = Encode(mine);
+  return listener;
+}
+
+Result<Mesh> ConnectMesh(const MeshListener& listener, const std::vector<std::string>& words, const Rendezvous& rendezvous,
+                         const CommunicatorOptions& options, std::int32_t channels, const MeshCancel& cancel) {
+  const Waiter waiter{options.connect_ms_max, MonotonicMs() + options.connect_ms_max, cancel};
+  return Met(listener, words, rendezvous, options, channels, waiter);
+}
+
+Result<Mesh> ConnectMesh(const Rendezvous& rendezvous, const CommunicatorOptions& options, std::int32_t channels,
+                         const MeshCancel& cancel) {
+  if (rendezvous.ranks < 1 || rendezvous.rank < 0 || rendezvous.rank >= rendezvous.ranks || !rendezvous.exchange)
+    return Status(
+        Code::kInvalid, "COLL30",
+        "rank " + std::to_string(rendezvous.rank) + " of " + std::to_string(rendezvous.ranks) + " is no place in a gang",
+        rendezvous.exchange ? "ranks count from 0 to ranks - 1" : "there is no function by which the ranks find each other (exchange)",
+        "take the rendezvous from the gang: RendezvousOf(gang)");
+  const Waiter waiter{options.connect_ms_max, MonotonicMs() + options.connect_ms_max, cancel};
+  ASSIGN_OR_RETURN(MeshListener listener, ListenForMesh(rendezvous.machine, rendezvous.address, options.wire));
+  ASSIGN_OR_RETURN(std::vector<std::string> said, rendezvous.exchange(listener.word));
+  return Met(listener, said, rendezvous, options, channels, waiter);
 }
 
 }  // namespace ropewalk::collective

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "mlrunner/collective/communicator.h"
+#include "mlrunner/collective/run/hosts.h"
 #include "mlrunner/collective/run/shared_transport.h"
 
 namespace ropewalk::collective {
@@ -24,6 +25,7 @@ struct Mesh {
   bool shares_memory = false;
   std::int32_t ranks_on_machine_max = 1;
   Nodes nodes;                      // the machines
+  Hosts hosts;                      // by rank
   std::string secret;               // what the ranks drew
   std::uint64_t name = 0;           // of it, to tell the messages of one mesh from another's; it says nothing of the secret
   std::vector<UniqueFd> links;      // by rank
@@ -46,7 +48,18 @@ class MeshCancel {
   Interruption why_;
 };
 
-// kInvalid COLL30, kUnavailable COLL31, kResourceExhausted COLL13.
+// Where a rank listens until it has met its peers, and the word that tells them so.
+struct MeshListener {
+  UniqueFd on_unix, on_tcp;
+  std::string word;
+};
+Result<MeshListener> ListenForMesh(const std::string& machine, const std::string& address, Wire wire);
+
+// `words`: what all ranks say of where they listen, by rank. What `rendezvous` has for the exchange is not needed. kInvalid COLL30,
+// kUnavailable COLL31, kResourceExhausted COLL13; each says where the ranks are that it names.
+Result<Mesh> ConnectMesh(const MeshListener& listener, const std::vector<std::string>& words, const Rendezvous& rendezvous,
+                         const CommunicatorOptions& options, std::int32_t channels, const MeshCancel& cancel);
+// Both, and the exchange between them.
 Result<Mesh> ConnectMesh(const Rendezvous& rendezvous, const CommunicatorOptions& options, std::int32_t channels, const MeshCancel& cancel);
 
 }  // namespace ropewalk::collective

@@ -1,0 +1,13 @@
+// Every order of events of three ranks that agree twice, with a death at every moment, and of four that agree once.
+#include "tests/unit/collective_agreement_world.h"
+
+namespace ropewalk::collective::testing {
+namespace {
+
+TEST(Agreement, HoldsInEveryOrderOfMoreEvents) {
+  ExpectEveryOrderHolds(3, 2, 1);
+  ExpectEveryOrderHolds(4, 1, 1);
+}
+
+}  // namespace
+}  // namespace ropewalk::collective::testing
