@@ -594,8 +594,9 @@ Result<std::unique_ptr<Communicator>> Connected::FormAnew(const ReformOptions& h
   for (std::uint32_t attempt = 0;; ++attempt) {
     Result<MeshListener> listener =
         how.leaves ? Result<MeshListener>(MeshListener{}) : ListenForMesh(rendezvous_.machine, rendezvous_.address, options_.wire);
-    auto said = links()->Agree(FirstWord(how.leaves, shrinks, takes_in, listener.ok() ? listener->word : ""), gone, options_.timeout_ms);
-    if (!said.ok()) return TurnAway(said.status());
+    auto said = links()->Agree(FirstWord(how.leaves, shrinks, takes_in, listener.ok() ? listener->word : ""), gone, options_.timeout_ms,
+                               options_.silence_ms);
+    if (!said.ok()) return TurnAway(Shown(said.status()));
     auto forming = Form(*said);
     if (!forming.ok()) return TurnAway(forming.status());
     // If nobody more is gone, it would only fail again.
@@ -609,8 +610,8 @@ Result<std::unique_ptr<Communicator>> Connected::FormAnew(const ReformOptions& h
         Encode(Formed{.is_well = joined.ok() && !has_lost_one,
                       .has_lost_one = has_lost_one,
                       .why = has_lost_one ? "a newcomer at its door is gone" : joined.status().what() + ": " + joined.status().why()}),
-        gone, options_.timeout_ms);
-    if (!told.ok()) return TurnAway(told.status());
+        gone, options_.timeout_ms, options_.silence_ms);
+    if (!told.ok()) return TurnAway(Shown(told.status()));
 
     bool is_well = true, may_do_better = false;
     Status first;  // why it is not well

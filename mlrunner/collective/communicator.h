@@ -235,7 +235,8 @@ class Communicator {
   // blocking call; each of these ranks makes it, or ends, or destroys this communicator, which means that it is not among them. Nobody else
   // is asked: they agree over the links by which they watch each other on who is gone, also on those that go meanwhile. The new one hears
   // of losses by its own links only. kInvalid (COLL30) when it has not failed; kDeadlineExceeded (COLL28) when a rank does neither within
-  // timeout_ms; kUnavailable for a rank that the others are cut off from (COLL20), or when one that is there cannot join (COLL31).
+  // timeout_ms; kUnavailable when its process does not answer for silence_ms (COLL28), for a rank that the others are cut off from
+  // (COLL20), or when one that is there cannot join (COLL31).
   virtual Result<std::unique_ptr<Communicator>> Shrink() = 0;
 
   // Forms this communicator anew, whether it has failed or not: of the ranks that stay, without those that leave (they get null) or are

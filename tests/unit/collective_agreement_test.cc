@@ -152,7 +152,7 @@ TEST(Agreement, NamesOnAllWhoDidNotComeInTime) {
   for (std::int32_t rank : {1, 3, 0}) {
     EXPECT_EQ(machines[rank].Find(0), nullptr);
     Messages out;
-    machines[rank].TimeIsOver(&out);
+    machines[rank].GiveUp(machines[rank].missing(), false, &out);
     EXPECT_EQ(out.size(), rank == 0 ? 2u : 0u);  // nobody else says so
     std::deque<std::pair<std::int32_t, Message>> messages;
     for (Message& message : out) messages.emplace_back(rank, std::move(message));
@@ -165,11 +165,11 @@ TEST(Agreement, NamesOnAllWhoDidNotComeInTime) {
   // Who comes too late learns it, and all may try again.
   propose(2, 0);
   ASSERT_NE(machines[2].Find(0), nullptr);
-  EXPECT_TRUE(machines[2].Find(0)->is_over_time());
+  EXPECT_TRUE(machines[2].Find(0)->is_given_up());
   for (std::int32_t rank : {3, 2, 0, 1}) propose(rank, 1);
   for (std::int32_t rank = 0; rank < 4; ++rank) {
     ASSERT_NE(machines[rank].Find(1), nullptr);
-    EXPECT_FALSE(machines[rank].Find(1)->is_over_time());
+    EXPECT_FALSE(machines[rank].Find(1)->is_given_up());
   }
 }
 

@@ -107,7 +107,7 @@ class World {
         const Agreed& mine = node.agreed[number];
         if (!all.empty() && ((*all[0])[number].words != mine.words || (*all[0])[number].missed != mine.missed))
           return "rank " + std::to_string(rank) + " has another outcome of " + std::to_string(number);
-        if (mine.is_over_time()) return "somebody was missed";
+        if (mine.is_given_up()) return "somebody was missed";
         for (std::int32_t peer = 0; peer < ranks_; ++peer) {
           if (nodes_[peer].lives && !mine.words[peer].has_value()) return "the word of a rank that lives is missing";
           if (mine.words[peer].has_value() && mine.words[peer] != Word(peer, number)) return "a word that nobody said";

@@ -9,6 +9,13 @@ TEST(ReformedRanks, AreTheSameForAllThatLiveWhereMemoryIsShared) { RunReforms(Wi
 
 TEST(ReformedRanks, AreTheSameForAllThatLiveOverTcp) { RunReforms(Wire::kTcp, 9'001, 150); }
 
+// The one that gathers what the others say, and another one.
+TEST(ReformedRanks, DoNotWaitForOneThatIsStopped) {
+  std::vector<std::thread> threads;
+  for (int victim : {0, 1}) threads.emplace_back([victim] { RunStopped(victim == 0 ? Wire::kShared : Wire::kTcp, victim); });
+  for (std::thread& thread : threads) thread.join();
+}
+
 }  // namespace
 }  // namespace ropewalk::collective::testing
 

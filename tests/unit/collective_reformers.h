@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "tests/unit/collective_kills.h"
+#include "tests/unit/collective_lateness.h"
 
 namespace ropewalk::collective::testing {
 
@@ -148,6 +149,7 @@ class Reformer {
     return std::all_of(words.begin(), words.end(), [&](const std::string& word) { return SendWord(test_, word); });
   }
   void Strike() { kill(pid_, SIGKILL); }
+  void Stop() { kill(pid_, SIGSTOP); }
   void Kill() {
     Strike();
     (void)waitpid(std::exchange(pid_, -1), nullptr, 0);
@@ -336,6 +338,46 @@ class ReformRounds {
   int next_ = 0;
   int came_ = 0, left_ = 0, killed_ = 0, turned_away_ = 0, again_ = 0;
 };
+
+// A rank is stopped before the others form their communicator anew: they wait no longer than for one that is stopped in a call, and name
+// it. When it is dead they go on without it.
+inline void RunStopped(Wire wire, int victim) {
+  SCOPED_TRACE("rank " + std::to_string(victim));
+  std::vector<std::unique_ptr<Reformer>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(std::make_unique<Reformer>(wire, rank));
+    ranks.back()->Tell("connect " + std::to_string(rank) + " 3");
+  }
+  std::vector<std::string> words;
+  for (auto& rank : ranks) words.push_back(rank->Hear());
+  for (auto& rank : ranks) EXPECT_TRUE(rank->Pass(words));
+  for (auto& rank : ranks) EXPECT_TRUE(rank->Hear().starts_with("ok "));
+  const Lateness late;
+  const auto began = std::chrono::steady_clock::now();
+  ranks[victim]->Stop();
+  for (int rank = 0; rank < 3; ++rank)
+    if (rank != victim) ranks[rank]->Tell("stay");
+  for (int rank = 0; rank < 3; ++rank) {
+    if (rank == victim) continue;
+    const std::string answer = ranks[rank]->Hear();
+    EXPECT_TRUE(answer.starts_with("no COLL28")) << answer;
+    EXPECT_NE(answer.find("rank " + std::to_string(victim) + " did not come"), std::string::npos) << answer;
+    EXPECT_NE(answer.find("its process does not answer"), std::string::npos) << answer;
+    EXPECT_NE(answer.find("rank " + std::to_string(victim) + " is on \"here\" (127.0.0.1)"), std::string::npos) << answer;
+  }
+  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began).count();
+  EXPECT_LE(took, late.Allowed(kSilentMsMax));
+  std::printf("they knew of rank %d, which was stopped, %lld ms later\n", victim, static_cast<long long>(took));
+  ranks[victim]->Kill();
+  for (int rank = 0; rank < 3; ++rank)
+    if (rank != victim) ranks[rank]->Tell("stay");
+  for (int rank = 0; rank < 3; ++rank)
+    if (rank != victim) {
+      EXPECT_EQ(ranks[rank]->Hear(), "ok " + std::to_string(rank > victim ? rank - 1 : rank) + " 2");
+    }
+  for (int rank = 0; rank < 3; ++rank)
+    if (rank != victim) ranks[rank]->End();
+}
 
 inline void RunReforms(Wire wire, std::uint64_t seed, int rounds) {
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));

@@ -15,11 +15,12 @@ enum class Said : std::uint8_t { kNothing, kWord, kMissed };
 
 }  // namespace
 
-bool Agreed::is_over_time() const { return std::find(missed.begin(), missed.end(), true) != missed.end(); }
+bool Agreed::is_given_up() const { return std::find(missed.begin(), missed.end(), true) != missed.end(); }
 
 std::string Encode(const Agreed& agreed) {
   std::string bytes;
   ByteWriter writer(&bytes);
+  writer.Fixed(static_cast<std::uint8_t>(agreed.are_silent));
   for (std::size_t rank = 0; rank < agreed.words.size(); ++rank) {
     const Said said = agreed.missed[rank] ? Said::kMissed : agreed.words[rank].has_value() ? Said::kWord : Said::kNothing;
     writer.Fixed(static_cast<std::uint8_t>(said));
@@ -31,6 +32,7 @@ std::string Encode(const Agreed& agreed) {
 std::optional<Agreed> DecodeAgreed(std::string_view bytes, std::int32_t ranks) {
   ByteReader reader(bytes);
   Agreed agreed{.words = std::vector<std::optional<std::string>>(ranks), .missed = std::vector<bool>(ranks)};
+  agreed.are_silent = reader.Fixed<std::uint8_t>() != 0;
   for (std::int32_t rank = 0; rank < ranks; ++rank) {
     const auto said = reader.Fixed<std::uint8_t>();
     if (said > static_cast<std::uint8_t>(Said::kMissed)) return std::nullopt;
@@ -90,11 +92,17 @@ void Agreements::Advance(Messages* out) {
   Learn(number_, std::move(agreed), rank_, out);
 }
 
-void Agreements::TimeIsOver(Messages* out) {
+std::vector<bool> Agreements::missing() const {
+  std::vector<bool> missing(ranks_);
+  const auto words = words_.find(number_);
+  for (std::int32_t peer = 0; peer < ranks_; ++peer)
+    missing[peer] = IsAwaited(peer) && (words == words_.end() || !words->second[peer].has_value());
+  return missing;
+}
+
+void Agreements::GiveUp(const std::vector<bool>& missed, bool are_silent, Messages* out) {
   if (!proposes_ || Find(number_) != nullptr || gatherer() != rank_) return;
-  const auto& words = WordsOf(number_);
-  Agreed agreed{.words = words, .missed = std::vector<bool>(ranks_)};
-  for (std::int32_t peer = 0; peer < ranks_; ++peer) agreed.missed[peer] = IsAwaited(peer) && !words[peer].has_value();
+  Agreed agreed{.words = WordsOf(number_), .missed = missed, .are_silent = are_silent};
   agreed.words[rank_] = word_;
   Learn(number_, std::move(agreed), rank_, out);
 }

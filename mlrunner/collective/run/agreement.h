@@ -24,8 +24,9 @@ namespace ropewalk::collective {
 // What came of it: the same on all ranks.
 struct Agreed {
   std::vector<std::optional<std::string>> words;  // by rank; nothing of those who were gone, and of those who are missed
-  std::vector<bool> missed;                       // by rank: was there, and had not said its word when the time was over
-  bool is_over_time() const;
+  std::vector<bool> missed;                       // by rank: was there, and had not said its word when the one that gathers gave up
+  bool are_silent = false;                        // because their processes do not answer, not because the time was over
+  bool is_given_up() const;
 };
 
 class Agreements {
@@ -48,15 +49,16 @@ class Agreements {
   bool Hear(std::int32_t from, Kind kind, std::uint64_t number, std::string_view bytes, Messages* out);
   // `peer` is gone, and nothing comes of it any more.
   void Over(std::int32_t peer, Messages* out);
-  // The one that gathers waits no longer: what is agreed on then is who was missed. Nothing on the other ranks.
-  void TimeIsOver(Messages* out);
+  // The one that gathers waits no longer for these: what is agreed on then is that they were missed. Nothing on the other ranks.
+  void GiveUp(const std::vector<bool>& missed, bool are_silent, Messages* out);
   // What this rank says before it goes: its peers may need it, and would miss it.
   void Leave(Messages* out) const;
 
   // Null: there is none yet, or it is older than the last two.
   const Agreed* Find(std::uint64_t number) const;
-  // Who gathers the words, as far as this rank knows.
+  // Who gathers the words, as far as this rank knows; and on that rank, by rank, who has still to say its word.
   std::int32_t gatherer() const;
+  std::vector<bool> missing() const;
 
  private:
   bool IsAwaited(std::int32_t peer) const { return peer != rank_ && !over_[peer] && !without_[peer]; }

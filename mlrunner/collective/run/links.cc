@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/monotonic.h"
 #include "mlrunner/collective/run/status_bytes.h"
 
 namespace ropewalk::collective {
@@ -26,6 +27,8 @@ constexpr std::size_t kFrameBytesMax = 128 << 10;
 constexpr std::size_t kBesideWordBytesMax = 32;
 // A process that is well takes what is sent at once: its thread does nothing but read.
 constexpr std::int64_t kSendMsMax = 2'000;
+// While a word is missed: the peers are asked so often whether they are there.
+constexpr std::int64_t kBetweenLooksMs = 500;
 // How much longer than the one that gathers the others wait for what it says when the time is over.
 constexpr std::int64_t kVerdictMsMax = 2'000;
 
@@ -321,7 +324,8 @@ bool Links::IsGivenUp() {
 
 std::size_t Links::word_bytes_max() const { return kFrameBytesMax / peers_.size() - kBesideWordBytesMax; }
 
-Result<std::vector<std::optional<std::string>>> Links::Agree(std::string word, const std::vector<bool>& without, std::int64_t ms_max) {
+Result<std::vector<std::optional<std::string>>> Links::Agree(std::string word, const std::vector<bool>& without, std::int64_t ms_max,
+                                                             std::int64_t silence_ms) {
   if (word.size() > word_bytes_max())
     return Status(Code::kInvalid, "COLL30", "a rank has " + std::to_string(word.size()) + " bytes to say to the others",
                   "what all " + std::to_string(peers_.size()) + " ranks say must fit " + std::to_string(kFrameBytesMax) + " bytes",
@@ -332,20 +336,42 @@ Result<std::vector<std::optional<std::string>>> Links::Agree(std::string word, c
   agreements_.Propose(number, std::move(word), without, &out);
   Send(std::exchange(out, {}));
   auto is_agreed = [&] { return agreements_.Find(number) != nullptr; };
-  if (ms_max <= 0) {
-    agreed_.wait(lock, is_agreed);
-  } else if (!agreed_.wait_for(lock, std::chrono::milliseconds(ms_max), is_agreed)) {
-    agreements_.TimeIsOver(&out);
-    Send(out);
-    (void)agreed_.wait_for(lock, std::chrono::milliseconds(kVerdictMsMax), is_agreed);  // or the one that gathers is not there
+  const std::int64_t began_ms = MonotonicMs();
+  // The others leave it to the one that gathers to say when the time is over, and give it a while for that.
+  auto left_ms = [&] {
+    const std::int64_t more_ms = agreements_.gatherer() == rank_ ? 0 : kVerdictMsMax;
+    return ms_max <= 0 ? kBetweenLooksMs : std::max<std::int64_t>(began_ms + ms_max + more_ms - MonotonicMs(), 0);
+  };
+  std::vector<bool> silent(peers_.size());
+  bool is_silent = false;  // the one that gathers
+  std::int64_t looked_at_ms = began_ms;
+  for (bool has_asked = false; !is_silent && left_ms() > 0; has_asked = true) {
+    if (agreed_.wait_for(lock, std::chrono::milliseconds(std::min(left_ms(), kBetweenLooksMs)), is_agreed)) break;
+    if (silence_ms <= 0) continue;
+    lock.unlock();
+    const std::int64_t now_ms = MonotonicMs(), since_ms = now_ms - std::exchange(looked_at_ms, now_ms);
+    // A look that comes so late says that this process itself stood still.
+    const std::vector<std::int64_t> silent_ms = Listen(has_asked ? std::min(since_ms, 2 * kBetweenLooksMs) : 0);
+    lock.lock();
+    const std::vector<bool> missing = agreements_.missing();
+    for (std::size_t peer = 0; peer < peers_.size(); ++peer) silent[peer] = missing[peer] && silent_ms[peer] >= silence_ms;
+    is_silent = silent_ms[agreements_.gatherer()] >= silence_ms;
+    if (std::find(silent.begin(), silent.end(), true) != silent.end()) agreements_.GiveUp(silent, true, &out);
+    Send(std::exchange(out, {}));
   }
+  if (!is_agreed()) agreements_.GiveUp(agreements_.missing(), false, &out);
+  Send(out);
   const Agreed* agreed = agreements_.Find(number);
-  if (agreed != nullptr && !agreed->is_over_time()) return agreed->words;
+  if (agreed != nullptr && !agreed->is_given_up()) return agreed->words;
   std::string missed;
   for (std::int32_t peer = 0; peer < static_cast<std::int32_t>(peers_.size()); ++peer)
     if (agreed == nullptr ? peer == agreements_.gatherer() : agreed->missed[peer])
       missed += (missed.empty() ? "" : ", ") + ("rank " + std::to_string(peer));
-  return Status(Code::kDeadlineExceeded, "COLL28", missed + " did not come to those that form the communicator anew",
+  const std::string what = missed + " did not come to those that form the communicator anew";
+  if (agreed == nullptr ? is_silent : agreed->are_silent)
+    return Status(Code::kUnavailable, "COLL28", what, "its process does not answer: it is stopped, or its machine hangs",
+                  "end that process; where one may be stopped for longer (in a debugger), raise silence_ms");
+  return Status(Code::kDeadlineExceeded, "COLL28", what,
                 "its process is there, and has not called Shrink() or Reform() within " + std::to_string(ms_max) + " ms",
                 "call it on all ranks, or end those that do not go on; if they may take so long, raise the time-out (timeout_ms)");
 }

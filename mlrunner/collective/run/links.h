@@ -49,10 +49,11 @@ class Links {
   // By rank: whose link is over.
   std::vector<bool> Over();
   // What the ranks agree on that each of them says: the same on all who live. All make the same calls in the same order. Nobody waits for
-  // those in `without`, the same on all. kDeadlineExceeded (COLL28) on all, with the names of those who neither came nor went within
-  // `ms_max` (0: for ever) of the call of the one that gathers the words; kInvalid (COLL30) for more than `word_bytes_max()`, which nobody
-  // hears.
-  Result<std::vector<std::optional<std::string>>> Agree(std::string word, const std::vector<bool>& without, std::int64_t ms_max);
+  // those in `without`, the same on all. On all ranks, with the names of those that are missed: kDeadlineExceeded (COLL28) when one
+  // neither came nor went within `ms_max` (0: for ever) of the call of the one that gathers the words, kUnavailable (COLL28) when its
+  // process did not answer for `silence_ms` (0: never). kInvalid (COLL30) for more than `word_bytes_max()`, which nobody hears.
+  Result<std::vector<std::optional<std::string>>> Agree(std::string word, const std::vector<bool>& without, std::int64_t ms_max,
+                                                        std::int64_t silence_ms);
   std::size_t word_bytes_max() const;
   // Tells all that what follows from the last agreement cannot be done, so that nobody waits for this rank in it; and whether one has said
   // so. Until the next agreement.
