@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -16,7 +17,7 @@
 #include "mlrunner/graph/op_def.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/kernels/bound_lengths.h"
-#include "mlrunner/kernels/fold.h"
+#include "mlrunner/kernels/elements.h"
 
 namespace ropewalk::mlrunner {
 
@@ -47,15 +48,28 @@ Program DefaultProgram(const Graph& graph) {
 }
 
 Tensor ToTensor(Dtype dtype, const RefTensor& values) {
-  Literal literal = ToLiteral(dtype, values);
-  Tensor tensor{dtype, values.dims, std::vector<std::byte>(literal.bytes->size())};
-  CopyBytes(tensor.bytes.data(), literal.bytes->data(), literal.bytes->size());
+  Tensor tensor{dtype, values.dims, std::vector<std::byte>(values.data.size() * SizeOf(dtype))};
+  FromDoubles(dtype, values.data, tensor.bytes.data());
   return tensor;
 }
 
 RefTensor ToRef(const Tensor& tensor) {
-  return FromLiteral({tensor.dtype, tensor.dims,
-                      std::make_shared<const std::string>(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size())});
+  RefTensor values{tensor.dims, std::vector<double>(tensor.bytes.empty() ? 0 : tensor.bytes.size() / SizeOf(tensor.dtype))};
+  ToDoubles(tensor.dtype, tensor.bytes.data(), values.data);
+  return values;
+}
+
+bool IsFinite(const Tensor& tensor) {
+  constexpr std::size_t kElementsAtOnce = 8192;
+  if (tensor.bytes.empty()) return true;
+  const std::size_t size = SizeOf(tensor.dtype), count = tensor.bytes.size() / size;
+  double values[kElementsAtOnce];
+  for (std::size_t done = 0; done < count; done += kElementsAtOnce) {
+    const std::span<double> some(values, std::min(count - done, kElementsAtOnce));
+    ToDoubles(tensor.dtype, tensor.bytes.data() + done * size, some);
+    if (!std::all_of(some.begin(), some.end(), [](double value) { return std::isfinite(value); })) return false;
+  }
+  return true;
 }
 
 namespace {
@@ -73,8 +87,16 @@ std::string Describe(const Tensor& tensor) {
 
 Result<void*> StateStore::Find(const Graph& graph, const StateInfo& state, const Bindings& bindings, const RunContext& run) {
   std::unique_ptr<Tensor>& tensor = tensors_[state.name];
-  if (!tensor) tensor = std::make_unique<Tensor>(ToTensor(state.type.dtype, Initial(graph, state, bindings, run)));
   Dims dims = Evaluate(state.type.shape, bindings);
+  if (!tensor) {
+    const Dtype dtype = state.type.dtype;
+    tensor = std::make_unique<Tensor>(Tensor{dtype, dims, std::vector<std::byte>(BytesOf(dtype, dims))});
+    std::byte* at = tensor->bytes.data();
+    DrawInitial(graph, state, bindings, run, [&](std::span<const double> values) {
+      FromDoubles(dtype, values, at);
+      at += values.size() * SizeOf(dtype);
+    });
+  }
   if (!Holds(*tensor, state.type.dtype, dims)) {
     return Status(Code::kInvalid, "RUN07", fmt::format("state {} is {}", state.name, Describe(*tensor)),
                   fmt::format("the graph has it as {} {}", ToString(dims), Name(state.type.dtype)),

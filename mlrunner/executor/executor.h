@@ -43,6 +43,8 @@ struct Tensor {
 };
 Tensor ToTensor(Dtype dtype, const RefTensor& values);
 RefTensor ToRef(const Tensor& tensor);
+// Whether each element is a number, and none infinite.
+bool IsFinite(const Tensor& tensor);
 
 // The states of one rank, by name. Buffers keep their places for as long as they exist.
 class StateStore {

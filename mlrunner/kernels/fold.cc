@@ -3,29 +3,10 @@
 #include <algorithm>
 
 #include "mlrunner/kernels/bound_lengths.h"
-#include "mlrunner/types/half.h"
-#include "mlrunner/types/saturate.h"
+#include "mlrunner/kernels/elements.h"
 
 namespace ropewalk::mlrunner {
 namespace {
-
-template <class T, class F>
-Literal Narrow(Dtype dtype, const RefTensor& tensor, F narrow) {
-  std::vector<T> values;
-  for (double value : tensor.data) values.push_back(narrow(value));
-  return Literal::Of(dtype, tensor.dims, values);
-}
-
-template <class T>
-RefTensor Widen(const Literal& literal) {
-  RefTensor tensor{literal.dims, {}};
-  for (std::size_t i = 0; i < literal.bytes->size(); i += sizeof(T)) {
-    T value;
-    std::memcpy(&value, literal.bytes->data() + i, sizeof value);
-    tensor.data.push_back(static_cast<double>(value));
-  }
-  return tensor;
-}
 
 // Of outputs whose sizes are numbers, too: two elements from n on.
 bool HasSymbols(const Op& op) {
@@ -39,45 +20,15 @@ bool HasSymbols(const Op& op) {
 }  // namespace
 
 Literal ToLiteral(Dtype dtype, const RefTensor& tensor) {
-  switch (dtype) {
-    case Dtype::kF32:
-      return Narrow<float>(dtype, tensor, [](double value) { return static_cast<float>(value); });
-    case Dtype::kI32:
-      return Narrow<std::int32_t>(dtype, tensor, Saturate<std::int32_t>);
-    case Dtype::kI64:
-      return Narrow<std::int64_t>(dtype, tensor, Saturate<std::int64_t>);
-    case Dtype::kU8:
-      return Narrow<std::uint8_t>(dtype, tensor, Saturate<std::uint8_t>);
-    case Dtype::kBool:
-      return Narrow<std::uint8_t>(dtype, tensor, [](double value) -> std::uint8_t { return value != 0; });
-    case Dtype::kF16:
-    case Dtype::kBF16:
-      return Narrow<std::uint16_t>(dtype, tensor, [&](double value) { return FloatToHalf(dtype, static_cast<float>(value)); });
-    default:
-      return Narrow<double>(Dtype::kF64, tensor, [](double value) { return value; });
-  }
+  std::string bytes(tensor.data.size() * SizeOf(dtype), '\0');
+  FromDoubles(dtype, tensor.data, bytes.data());
+  return {dtype, tensor.dims, std::make_shared<const std::string>(std::move(bytes))};
 }
 
 RefTensor FromLiteral(const Literal& literal) {
-  switch (literal.dtype) {
-    case Dtype::kF32:
-      return Widen<float>(literal);
-    case Dtype::kI32:
-      return Widen<std::int32_t>(literal);
-    case Dtype::kI64:
-      return Widen<std::int64_t>(literal);
-    case Dtype::kU8:
-    case Dtype::kBool:
-      return Widen<std::uint8_t>(literal);
-    case Dtype::kF16:
-    case Dtype::kBF16: {
-      RefTensor tensor = Widen<std::uint16_t>(literal);
-      for (double& value : tensor.data) value = HalfToFloat(literal.dtype, static_cast<std::uint16_t>(value));
-      return tensor;
-    }
-    default:
-      return Widen<double>(literal);
-  }
+  RefTensor tensor{literal.dims, std::vector<double>(literal.bytes->empty() ? 0 : literal.bytes->size() / SizeOf(literal.dtype))};
+  ToDoubles(literal.dtype, literal.bytes->data(), tensor.data);
+  return tensor;
 }
 
 EvaluateOp FoldWith(const RefTable& table) {

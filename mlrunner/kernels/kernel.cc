@@ -4,19 +4,17 @@
 
 #include <fmt/format.h>
 
-#include "base/copy_bytes.h"
 #include "mlrunner/graph/op_def.h"
-#include "mlrunner/kernels/fold.h"
+#include "mlrunner/kernels/elements.h"
 
 namespace ropewalk::mlrunner {
 namespace {
 
 // Elements of a buffer as doubles, row-major whatever the layout.
 RefTensor Load(const ConcreteType& type, const void* data) {
-  std::string bytes(type.Bytes(), '\0');
-  CopyBytes(bytes.data(), data, bytes.size());
-  RefTensor flat =
-      FromLiteral({type.dtype, {type.layout.PhysicalElements(type.dims)}, std::make_shared<const std::string>(std::move(bytes))});
+  RefTensor flat{{type.layout.PhysicalElements(type.dims)}, {}};
+  flat.data.resize(static_cast<std::size_t>(flat.dims[0]));
+  ToDoubles(type.dtype, data, flat.data);
   if (type.layout.IsRowMajor()) return {type.dims, std::move(flat.data)};
   RefTensor tensor{type.dims, std::vector<double>(NumElements(type.dims))};
   Dims index(type.dims.size());
@@ -31,22 +29,17 @@ RefTensor Load(const ConcreteType& type, const void* data) {
 }
 
 void Store(const ConcreteType& type, const RefTensor& tensor, void* data) {
-  RefTensor flat{{type.layout.PhysicalElements(type.dims)}, {}};
-  if (type.layout.IsRowMajor()) {
-    flat.data = tensor.data;
-  } else {
-    flat.data.assign(flat.dims[0], 0);
-    Dims index(type.dims.size());
-    for (double value : tensor.data) {
-      flat.data[type.layout.Offset(type.dims, index)] = value;
-      for (std::size_t d = index.size(); d-- > 0;) {
-        if (++index[d] < type.dims[d]) break;
-        index[d] = 0;
-      }
+  if (type.layout.IsRowMajor()) return FromDoubles(type.dtype, tensor.data, data);
+  std::vector<double> flat(static_cast<std::size_t>(type.layout.PhysicalElements(type.dims)));
+  Dims index(type.dims.size());
+  for (double value : tensor.data) {
+    flat[type.layout.Offset(type.dims, index)] = value;
+    for (std::size_t d = index.size(); d-- > 0;) {
+      if (++index[d] < type.dims[d]) break;
+      index[d] = 0;
     }
   }
-  Literal raw = ToLiteral(type.dtype, flat);
-  CopyBytes(data, raw.bytes->data(), raw.bytes->size());
+  FromDoubles(type.dtype, flat, data);
 }
 
 Result<CompiledKernel> CompileReference(const RefTable& table, const KernelRequest& request) {

@@ -1,5 +1,6 @@
 #include "mlrunner/kernels/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -204,30 +205,42 @@ double RoundTo(Dtype dtype, double value) {
   }
 }
 
-RefTensor Initial(const Graph& graph, const StateInfo& state, const Bindings& bindings, const RunContext& run) {
-  Dims logical = Evaluate(state.logical, bindings);
-  Slice slice = SliceOf(logical, state.sharding, graph.mesh, run.rank);
-  RefTensor tensor{Evaluate(state.type.shape, bindings), {}};
-  tensor.data.resize(NumElements(tensor.dims));
-  std::uint64_t key = RandomKey(run.seed, 0, Checksum64(state.name), 0);
+void DrawInitial(const Graph& graph, const StateInfo& state, const Bindings& bindings, const RunContext& run,
+                 const std::function<void(std::span<const double>)>& take) {
+  constexpr std::int64_t kElementsAtOnce = 8192;
+  const Dims logical = Evaluate(state.logical, bindings);
+  const Slice slice = SliceOf(logical, state.sharding, graph.mesh, run.rank);
+  const std::uint64_t key = RandomKey(run.seed, 0, Checksum64(state.name), 0);
+  const std::int64_t count = NumElements(Evaluate(state.type.shape, bindings));
+  std::vector<double> values;
   Dims index = slice.begin;
-  for (double& value : tensor.data) {
-    std::uint64_t element = 0;
-    for (std::size_t d = 0; d < logical.size(); ++d) element = element * logical[d] + index[d];
-    double u = UniformAt(key, 0, element);
-    if (state.init.kind == Initializer::Kind::kConstant) {
-      value = state.init.a;
-    } else if (state.init.kind == Initializer::Kind::kUniform) {
-      value = state.init.a + (state.init.b - state.init.a) * u;
-    } else {  // Box and Muller; a second number by the sample index
-      value = state.init.a * std::sqrt(-2 * std::log(1 - u)) * std::cos(2 * M_PI * UniformAt(key, 1, element));
+  for (std::int64_t done = 0; done < count; done += static_cast<std::int64_t>(values.size())) {
+    values.resize(static_cast<std::size_t>(std::min(count - done, kElementsAtOnce)));
+    for (double& value : values) {
+      std::uint64_t element = 0;
+      for (std::size_t d = 0; d < logical.size(); ++d) element = element * logical[d] + index[d];
+      const double u = UniformAt(key, 0, element);
+      if (state.init.kind == Initializer::Kind::kConstant) {
+        value = state.init.a;
+      } else if (state.init.kind == Initializer::Kind::kUniform) {
+        value = state.init.a + (state.init.b - state.init.a) * u;
+      } else {  // Box and Muller; a second number by the sample index
+        value = state.init.a * std::sqrt(-2 * std::log(1 - u)) * std::cos(2 * M_PI * UniformAt(key, 1, element));
+      }
+      value = RoundTo(state.type.dtype, value);
+      for (std::size_t d = logical.size(); d-- > 0;) {
+        if (++index[d] < slice.end[d]) break;
+        index[d] = slice.begin[d];
+      }
     }
-    value = RoundTo(state.type.dtype, value);
-    for (std::size_t d = logical.size(); d-- > 0;) {
-      if (++index[d] < slice.end[d]) break;
-      index[d] = slice.begin[d];
-    }
+    take(values);
   }
+}
+
+RefTensor Initial(const Graph& graph, const StateInfo& state, const Bindings& bindings, const RunContext& run) {
+  RefTensor tensor{Evaluate(state.type.shape, bindings), {}};
+  DrawInitial(graph, state, bindings, run,
+              [&](std::span<const double> values) { tensor.data.insert(tensor.data.end(), values.begin(), values.end()); });
   return tensor;
 }
 

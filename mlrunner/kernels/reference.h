@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,5 +64,8 @@ Result<RefResult> Evaluate(const Graph& graph, const Bindings& bindings, const s
 
 // The first value of a state: of this rank's slice, as a function of (seed, name, place in the logical tensor).
 RefTensor Initial(const Graph& graph, const StateInfo& state, const Bindings& bindings, const RunContext& run);
+// The same, piece by piece in row-major order: the doubles of a large parameter would take twice its own memory.
+void DrawInitial(const Graph& graph, const StateInfo& state, const Bindings& bindings, const RunContext& run,
+                 const std::function<void(std::span<const double>)>& take);
 
 }  // namespace ropewalk::mlrunner

@@ -108,8 +108,7 @@ Result<std::string> RunRank(dag::GangContext& gang, dag::TaskContext& task, cons
   if (gang.rank() == 0) {
     hooks.on_step = [&](std::int64_t, double loss) { trained.losses.push_back(loss); };
     hooks.on_parameter = [&](const std::string& name, const Tensor& tensor) {
-      const RefTensor values = ToRef(tensor);
-      trained.parameters[name] = {tensor.dims, {values.data.begin(), values.data.end()}};
+      trained.parameters[name] = {tensor.dims, ToRef(tensor).data};
     };
   }
   ASSIGN_OR_RETURN(std::string summary, TrainRank(gang, job, hooks));

@@ -470,7 +470,7 @@ class Rank {
     for (const StateInfo& state : graph_.states) {
       if (state.kind != StateKind::kParameter) continue;
       ++parameters;
-      if (IsFinite(state.name)) continue;
+      if (IsFinite(states_.Get(state.name))) continue;
       if (bad++ == 0) first = state.name;
     }
     return bad == 0 ? "" : fmt::format("{} of {} parameters hold what is no number, the first is {}", bad, parameters, first);
@@ -482,11 +482,6 @@ class Rank {
                       (job_.checkpoint.folder.empty() ? "" : "; the newest checkpoint is from before this step"));
   }
 
-  bool IsFinite(const std::string& name) const {
-    RefTensor values = ToRef(states_.Get(name));
-    return std::all_of(values.data.begin(), values.data.end(), [](double value) { return std::isfinite(value); });
-  }
-
   // The slices that this rank writes. A loss that is a number can still have spoilt a parameter: then there is no checkpoint of it, and the
   // one before is the good one.
   Result<std::vector<StateSlice>> WrittenHere(std::int64_t steps) const {
@@ -495,7 +490,7 @@ class Rank {
       const LogicalState& state = kept_[written.state];
       Tensor tensor = states_.Get(state.name);
       if (tensor.bytes.empty()) continue;  // nothing was trained yet
-      if (mlrunner::IsFloat(state.dtype) && !IsFinite(state.name))
+      if (mlrunner::IsFloat(state.dtype) && !IsFinite(tensor))
         return NoNumber(steps - 1, fmt::format("state {} holds what is no number", state.name), "so it is not checkpointed");
       slices.push_back({state.name, state.dims, written.slice, std::move(tensor)});
     }
