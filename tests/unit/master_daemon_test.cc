@@ -314,7 +314,8 @@ TEST_F(MasterTest, ANameThatIsTakenForGoodIsRefusedForGood) {
     EXPECT_TRUE(Eventually([&] { return worker.registered || worker.refused; }));
     return worker.registered ? Code::kOk : static_cast<Code>(worker.refusal.load());
   };
-  first->mute = true;  // whether it lives is not known
+  first->mute = true;                                           // whether it lives is not known
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // what it was about to say is said
   EXPECT_EQ(asks("new"), Code::kUnavailable);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   EXPECT_EQ(asks("new"), Code::kUnavailable) << "nothing has been heard of the first one since";
