@@ -17,12 +17,6 @@
 namespace ropewalk::cluster {
 namespace {
 
-#ifdef __SANITIZE_THREAD__
-constexpr bool kHasThreadSanitizer = true;
-#else
-constexpr bool kHasThreadSanitizer = false;
-#endif
-
 constexpr int kSorted = 24'000;
 
 std::string SortedLine(int n, char fill) { return std::to_string(100'000 + n) + std::string(1'000, fill); }
