@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,15 +18,17 @@ namespace {
 
 // One segment of either wire at most, so that no pipeline is measured.
 constexpr std::array<std::int64_t, 4> kOneWayBytes = {8, 4 << 10, 32 << 10, 256 << 10};
-// Up to what no cache of one core holds: collectives of large vectors stream through memory.
-constexpr std::array<std::int64_t, 3> kShiftBytes = {64 << 10, 512 << 10, 4 << 20};
-constexpr std::int64_t kBytesMax = 4 << 20, kFoldBytes = 256 << 10;
+constexpr std::array<std::int64_t, 3> kShiftBytes = {16 << 10, 64 << 10, kNearBytes};
+constexpr std::int64_t kFoldBytes = kNearBytes;
+// Up to what no cache holds: collectives of large vectors stream through memory. The longest ones are left out where there is no room.
+constexpr std::array<std::int64_t, 3> kLongBytes = {1 << 20, 4 << 20, 32 << 20};
 constexpr double kOneMeasurementNs = 3e6, kAllLinksNs = 100e6;
 constexpr int kRepeatsMin = 3, kRepeatsMax = 31;
 constexpr int kRoundTrips = 3;
 // All is measured so often, and of each number the median counts: it takes a while until the system has given each rank a processor of its
 // own, and on a busy machine a round or two may have none.
-constexpr int kRounds = 5;
+constexpr std::size_t kRounds = 5;
+constexpr double kAllRoundsNs = 1e9;  // then there is no further one
 constexpr double kWarmNs = 30e6;
 
 double NowNs() { return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -40,25 +43,53 @@ class Calibration {
   }
 
   Result<LinkTimings> Measure() {
-    ASSIGN_OR_RETURN(in_, all_.Allocate(kBytesMax));
-    ASSIGN_OR_RETURN(out_, all_.Allocate(kBytesMax));
-    // Written, so that its pages are there; of these bytes every type makes numbers with which it is at its usual speed, products too.
-    std::memset(in_, 0x3f, kBytesMax);
-    std::memset(out_, 0x3f, kBytesMax);
+    RETURN_IF_ERROR(MakeRoom());
     for (double begin = NowNs(), passed = 0; passed < kWarmNs;) {
       RETURN_IF_ERROR(all_.Barrier());
       passed = NowNs() - begin;
       RETURN_IF_ERROR(AllMax({&passed, 1}));
     }
     std::vector<LinkTimings> rounds;
-    for (int round = 0; round < kRounds; ++round) {
+    for (double begin = NowNs(), passed = 0; rounds.size() < kRounds && passed < kAllRoundsNs;) {
       ASSIGN_OR_RETURN(LinkTimings timings, Round());
       rounds.push_back(std::move(timings));
+      passed = NowNs() - begin;
+      RETURN_IF_ERROR(AllMax({&passed, 1}));
     }
-    return MedianOf(rounds);
+    LinkTimings timings = MedianOf(rounds);
+    // Once: they take milliseconds each, in which noise evens out.
+    if (all_.ranks() > 1) RETURN_IF_ERROR(MeasureLong(&timings));
+    return timings;
   }
 
  private:
+  // The same on all ranks.
+  Status MakeRoom() {
+    double lacking = 0;
+    for (std::size_t i = kLongBytes.size(); i-- > 0;) {
+      room_bytes_ = kLongBytes[i];
+      auto in = all_.Allocate(room_bytes_), out = all_.Allocate(room_bytes_);
+      lacking = in.ok() && out.ok() ? 0 : 1;
+      const Status status = AllMax({&lacking, 1});
+      if (status.ok() && lacking == 0) {
+        in_ = *in;
+        out_ = *out;
+        // Written, so that its pages are there; of these bytes every type makes numbers with which it is at its usual speed, products too.
+        std::memset(in_, 0x3f, room_bytes_);
+        std::memset(out_, 0x3f, room_bytes_);
+        return {};
+      }
+      if (in.ok()) all_.Free(*in);
+      if (out.ok()) all_.Free(*out);
+      RETURN_IF_ERROR(status);
+      if (i > 0) continue;
+      RETURN_IF_ERROR(in.status());
+      RETURN_IF_ERROR(out.status());
+    }
+    return Status(Code::kResourceExhausted, "COLL13", "no room to calibrate on another rank",
+                  "two vectors of " + std::to_string(room_bytes_) + " bytes are needed on each", "raise pool_bytes");
+  }
+
   // Number by number.
   static LinkTimings MedianOf(const std::vector<LinkTimings>& rounds) {
     LinkTimings median = rounds[0];
@@ -68,8 +99,8 @@ class Calibration {
       std::sort(numbers.begin(), numbers.end());
       return numbers[numbers.size() / 2];
     };
-    for (double LinkTimings::* number :
-         {&LinkTimings::chain_ns, &LinkTimings::fan_ns, &LinkTimings::fold_ns_per_byte, &LinkTimings::copy_ns_per_byte})
+    for (double LinkTimings::* number : {&LinkTimings::chain_ns, &LinkTimings::fan_ns, &LinkTimings::doubling_ns,
+                                         &LinkTimings::fold_ns_per_byte, &LinkTimings::copy_ns_per_byte})
       median.*number = median_of([&](const LinkTimings& round) { return round.*number; });
     for (std::size_t i = 0; i < median.shift.size(); ++i)
       median.shift[i].ns = median_of([&](const LinkTimings& round) { return round.shift[i].ns; });
@@ -80,11 +111,13 @@ class Calibration {
   }
 
   Result<LinkTimings> Round() {
-    LinkTimings timings{.ranks = all_.ranks(), .shares_memory = all_.shares_memory()};
-    RETURN_IF_ERROR(MeasureProcessor(&timings));
+    LinkTimings timings{.ranks = all_.ranks(), .nodes = all_.nodes(), .shares_memory = all_.shares_memory()};
+    ASSIGN_OR_RETURN(timings.fold_ns_per_byte, FoldNsPerByte(kFoldBytes));
+    ASSIGN_OR_RETURN(timings.copy_ns_per_byte, CopyNsPerByte(kFoldBytes));
     ASSIGN_OR_RETURN(timings.chain_ns, SumOfFew("ring"));
     if (all_.ranks() < 2) return timings;
     ASSIGN_OR_RETURN(timings.fan_ns, SumOfFew("direct"));
+    ASSIGN_OR_RETURN(timings.doubling_ns, SumOfFew("recursive_doubling"));
     for (std::int64_t bytes : kShiftBytes) {
       ASSIGN_OR_RETURN(double ns, Shift(bytes));
       timings.shift.push_back({bytes, ns});
@@ -111,10 +144,12 @@ class Calibration {
   // `work` returns how long it took on this rank. All ranks meet before each time; of the ranks' times the largest counts, of those the
   // median. How often is decided by what all ranks know, so that all do the same.
   Result<double> Slowest(const std::function<Result<double>()>& work, double budget_ns = kOneMeasurementNs) {
-    double once = 0;
+    double once = 0;  // with the barrier: on a busy machine it is that which takes long
     for (int warm = 0; warm < 2; ++warm) {
+      const double begin = NowNs();
       RETURN_IF_ERROR(all_.Barrier());
-      ASSIGN_OR_RETURN(once, work());
+      RETURN_IF_ERROR(work().status());
+      once = NowNs() - begin;
     }
     RETURN_IF_ERROR(AllMax({&once, 1}));
     const double fitting = budget_ns / std::max(once, 1.0);
@@ -140,11 +175,32 @@ class Calibration {
     return SlowestCall({.in = in_, .out = out_, .count = all_.ranks(), .name = "calibrate", .algorithm = algorithm});
   }
 
+  Status MeasureLong(LinkTimings* timings) {
+    for (const std::int64_t bytes : kLongBytes) {
+      if (bytes > room_bytes_) break;
+      LongTiming& timing = timings->longs.emplace_back();
+      timing.bytes = bytes;
+      ASSIGN_OR_RETURN(timing.shift_ns, Shift(bytes));
+      ASSIGN_OR_RETURN(timing.fold_ns_per_byte, FoldNsPerByte(bytes));
+      ASSIGN_OR_RETURN(timing.copy_ns_per_byte, CopyNsPerByte(bytes));
+    }
+    return {};
+  }
+
+  // The next rank of this one's node, round it; of all, where it is alone.
+  std::int32_t Next() const {
+    const Nodes& nodes = all_.nodes();
+    for (std::int32_t steps = 1; steps < all_.ranks(); ++steps)
+      if (const std::int32_t other = (all_.rank() + steps) % all_.ranks(); !nodes.empty() && nodes[other] == nodes[all_.rank()])
+        return other;
+    return (all_.rank() + 1) % all_.ranks();
+  }
+
   // Everybody has `bytes` for the next rank: those that came the last time, since what was written a moment ago is what programs send. It
   // is in the caches of who wrote it, from where it is slower to get than what has been read before.
   Result<double> Shift(std::int64_t bytes) {
     std::vector<std::int64_t> counts(static_cast<std::size_t>(all_.ranks()));
-    counts[static_cast<std::size_t>((all_.rank() + 1) % all_.ranks())] = bytes;
+    counts[static_cast<std::size_t>(Next())] = bytes;
     CollectiveCall call{.collective = Collective::kAllToAllV,
                         .in = in_,
                         .out = out_,
@@ -182,28 +238,31 @@ class Calibration {
         std::min(kOneMeasurementNs, kAllLinksNs / measurements) / (2 * (kRoundTrips + 1)));
   }
 
-  Status MeasureProcessor(LinkTimings* timings) {
+  // `work` on all ranks at once, by bytes of one vector.
+  Result<double> NsPerByte(std::int64_t bytes, const std::function<void()>& work) {
+    ASSIGN_OR_RETURN(const double ns, Slowest([&]() -> Result<double> {
+                       const double begin = NowNs();
+                       work();
+                       return NowNs() - begin;
+                     }));
+    return ns / static_cast<double>(bytes);
+  }
+  Result<double> FoldNsPerByte(std::int64_t bytes) {
     const std::array<Row, 2> rows = {Row{.data = in_, .dtype = dtype_}, Row{.data = out_, .dtype = dtype_}};
-    char* const result = out_ + kBytesMax / 2;
-    auto time = [&](const std::function<void()>& work) {
-      return Slowest([&]() -> Result<double> {
-        const double begin = NowNs();
-        work();
-        return NowNs() - begin;
-      });
-    };
-    const auto count = kFoldBytes / static_cast<std::int64_t>(SizeOf(dtype_));
-    ASSIGN_OR_RETURN(double fold_ns, time([&] { FoldRows(op_, AccumulatorOf(dtype_), rows, 1, dtype_, result, count); }));
-    ASSIGN_OR_RETURN(double copy_ns, time([&] { std::memcpy(result, in_, kFoldBytes); }));
-    timings->fold_ns_per_byte = fold_ns / kFoldBytes;
-    timings->copy_ns_per_byte = copy_ns / kFoldBytes;
-    return {};
+    const auto count = bytes / static_cast<std::int64_t>(SizeOf(dtype_));
+    // In place where there is no room for a third vector.
+    char* const result = out_ + (2 * bytes <= room_bytes_ ? bytes : 0);
+    return NsPerByte(bytes, [&] { FoldRows(op_, AccumulatorOf(dtype_), rows, 1, dtype_, result, count); });
+  }
+  Result<double> CopyNsPerByte(std::int64_t bytes) {
+    return NsPerByte(bytes, [&] { std::memcpy(out_, in_, static_cast<std::size_t>(bytes)); });
   }
 
   Communicator& all_;
   const Dtype dtype_;
   const ReduceOp op_;
-  char *in_ = nullptr, *out_ = nullptr;
+  std::int64_t room_bytes_ = 0;
+  char *in_ = nullptr, *out_ = nullptr;  // so long
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Measures what messages cost between the ranks of a communicator (link_model.h), in well under a second on one machine: vectors there and
-// back between rank 0 and each other rank, all ranks sending at once, chains of small messages, and how fast a processor adds up.
+// Measures what messages cost between the ranks of a communicator (link_model.h), in about a second on one machine: vectors there and back
+// between rank 0 and each other rank, all ranks sending at once, also vectors that no cache holds, chains of small messages, and how fast a
+// processor adds up.
 //
 // Thread rule: as Communicator::Run().
 #pragma once
@@ -11,7 +12,8 @@
 namespace ropewalk::collective {
 
 // A blocking call of all ranks, with nothing submitted under way; each gets the same model. `dtype` and `op` are of the sums to be timed.
-// The communicator's table must have send_recv, all_to_all_v, ring, direct and barrier (COLL11), its pool room for 8 MiB (COLL13).
+// The communicator's table must have send_recv, all_to_all_v, ring, direct, recursive_doubling and barrier (COLL11), its pool room for
+// 2 MiB (COLL13); with less than 64 MiB long vectors are taken to cost what shorter ones do.
 Result<LinkModel> Calibrate(Communicator* ranks, Dtype dtype = Dtype::kF32, ReduceOp op = ReduceOp::kSum);
 
 }  // namespace ropewalk::collective

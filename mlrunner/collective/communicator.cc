@@ -16,12 +16,13 @@
 #include "base/home_process.h"
 #include "base/monotonic.h"
 #include "dag/gang.h"
-#include "mlrunner/collective/run/choose.h"
+#include "mlrunner/collective/run/chooser.h"
 #include "mlrunner/collective/run/door.h"
 #include "mlrunner/collective/run/engine.h"
 #include "mlrunner/collective/run/forming.h"
 #include "mlrunner/collective/run/groups.h"
 #include "mlrunner/collective/run/hosts.h"
+#include "mlrunner/collective/run/link_costs.h"
 #include "mlrunner/collective/run/links.h"
 #include "mlrunner/collective/run/mesh.h"
 #include "mlrunner/collective/run/shared_transport.h"
@@ -96,11 +97,20 @@ class Connected : public Communicator {
 
   // What it takes to make windows on all ranks or on none, set aside while there is room.
   Status SetUp() {
+    chooser_ = std::make_unique<Chooser>(GroundHere());
     static_assert(sizeof(OneSided::Place) == 2 * sizeof(std::int64_t));
     const std::int64_t count = 2 * ranks();
     ASSIGN_OR_RETURN(char* memory, Allocate(static_cast<std::size_t>(count) * sizeof(std::int64_t)));
     places_ = {reinterpret_cast<OneSided::Place*>(memory), static_cast<std::size_t>(ranks())};
     ASSIGN_OR_RETURN(agreement_, Prepare({.in = memory, .out = memory, .count = count, .dtype = Dtype::kI64}));
+    return {};
+  }
+
+  // Before its program has it.
+  Status LearnCosts() {
+    if (options_.choose_by == ChooseBy::kFixedSizes) return {};
+    ASSIGN_OR_RETURN(Costs costs, CostsOf(this, options_.choose_by, rendezvous_.machine, options_.costs_folder));
+    chooser_ = std::make_unique<Chooser>(GroundHere(), std::move(costs));
     return {};
   }
 
@@ -197,9 +207,18 @@ class Connected : public Communicator {
     Fail(WithReason(why, "rank " + std::to_string(rank()) + ", which is on " + hosts_[rank()] + ", has aborted it" + group_));
   }
 
+  const Chooser* chooser() const override { return chooser_.get(); }
   std::uint64_t steps() const override { return engine_->steps(); }
 
  private:
+  Ground GroundHere() const {
+    return {.ranks = ranks(),
+            .shares_memory = shares_memory_,
+            .segment_bytes = options_.segment_bytes,
+            .algorithms = options_.algorithms,
+            .nodes = nodes_};
+  }
+
   std::unique_ptr<Transport> MakeTransport(Mesh* mesh) {
     if (shares_memory_) {
       std::vector<char*> begins;
@@ -385,7 +404,7 @@ class Connected : public Communicator {
                         ? "counts belong to an all-to-all-v or an allgather-v, which cannot do without; received only to these"
                         : "a residual belongs to a codec with error feedback, which cannot do without",
                     "give the call what it needs, and leave the rest null");
-    const Chosen chosen = ChooseFor(call, ranks(), shares_memory_, options_.segment_bytes);
+    const Chosen chosen = chooser_->For(call);
     ASSIGN_OR_RETURN(Instance * instance, cache_->Take({.algorithm = chosen.algorithm,
                                                         .request = &chosen.request,
                                                         .codec = call.codec,
@@ -461,6 +480,7 @@ class Connected : public Communicator {
   std::unique_ptr<NativeDesk> native_;
   std::unique_ptr<InstanceCache> cache_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<const Chooser> chooser_;
   std::span<OneSided::Place> places_;  // by rank, of the window that is being made
   Instance* agreement_ = nullptr;      // their sum; it is never given back
   std::atomic<std::int64_t> worked_at_ms_{-1};
@@ -754,6 +774,7 @@ Result<std::unique_ptr<Communicator>> Communicator::Connect(Rendezvous rendezvou
   const auto losses = std::make_shared<Losses>(rendezvous.on_lost);
   MeshCancel cancel;
   ASSIGN_OR_RETURN(auto connected, collective::Connect(std::move(rendezvous), options, losses, {}, &cancel));
+  RETURN_IF_ERROR(connected->LearnCosts());
   return std::unique_ptr<Communicator>(std::move(connected));
 }
 

@@ -88,6 +88,7 @@ class GangContext;
 namespace ropewalk::collective {
 
 class NativeBackend;  // run/native_backend.h
+class Chooser;        // run/chooser.h
 
 // How the ranks find each other. What is exchanged must be secret: who knows it may join.
 struct Rendezvous {
@@ -114,6 +115,13 @@ struct Window {
 
 enum class Wire : std::uint8_t { kByMachine, kShared, kTcp };
 
+// How an algorithm is chosen for calls that name none.
+enum class ChooseBy : std::uint8_t {
+  kFixedSizes,     // small vectors by one, large ones by another (run/choose.h)
+  kKeptCosts,      // the one of the least predicted time, by what messages cost: as measured before on the same machines, else measured now
+  kMeasuredCosts,  // as measured now, and kept for later
+};
+
 struct CommunicatorOptions {
   Wire wire = Wire::kByMachine;
   // Shared memory that this rank may allocate, staging and scratch included. Only what is touched takes memory.
@@ -132,6 +140,11 @@ struct CommunicatorOptions {
   // for any longer. One that computes answers all the time. 0: for ever, for ranks that are looked at in a debugger.
   std::int64_t silence_ms = 7'000;
   bool checksum_payload = false;  // TCP
+  // By costs Connect() takes about a second longer where they are measured (calibrate.h says what that needs), and sums in another order
+  // than that of the ranks may be rounded in another way when they are measured again. The same on all ranks. Groups of a communicator, and
+  // what is left of it (Shrink), choose by fixed sizes.
+  ChooseBy choose_by = ChooseBy::kFixedSizes;
+  std::string costs_folder;  // of costs that are kept; rank 0's counts. Empty: "links" in the home folder
   // Runs the steps of plans that are a library's own (algorithm "native"); without one such calls are refused (COLL12). It must outlive the
   // communicator.
   NativeBackend* native = nullptr;
@@ -162,7 +175,11 @@ struct CollectiveCall {
   std::int32_t peer = 0;  // send/recv: the destination
   std::string_view name;
   bool deterministic = false;    // the left fold over the ranks
-  std::string_view algorithm{};  // empty: chosen by size and wire
+  std::string_view algorithm{};  // empty: chosen (CommunicatorOptions::choose_by)
+  // What goes with an algorithm: vectors are cut into segments of so many bytes at most, which travel on so many channels. 0: as chosen, or
+  // by the wire.
+  std::int64_t segment_bytes = 0;
+  std::int32_t channels = 0;
   // Allreduce by "sra": how the numbers travel (MinMaxCodec, SignCodec). Any other algorithm, and any other collective, refuses a codec
   // (COLL10). With error feedback `residual` is memory of 2 · count f32, zero at first, that stays with this vector from call to call.
   const Codec* codec = nullptr;
@@ -295,6 +312,9 @@ class Communicator {
 
   // Ends all calls of all ranks with this status.
   virtual void Abort(const Status& why) = 0;
+
+  // What its calls run by when they name no algorithm, and why (Chooser::Explain); null: fixed sizes.
+  virtual const Chooser* chooser() const { return nullptr; }
 
   // Steps that interpreters did for this rank, over all calls.
   virtual std::uint64_t steps() const = 0;

@@ -1,10 +1,15 @@
 #include "mlrunner/collective/link_model.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <utility>
 
+#include "base/bytes.h"
+#include "base/sim/topology.h"
 #include "mlrunner/collective/simulate.h"
 
 namespace ropewalk::collective {
@@ -26,6 +31,83 @@ double NsPerByte(std::span<const Timing> timings) {
     if (seen > 0 && (least == 0 || seen < least)) least = seen;
   }
   return least;
+}
+
+// Between rank 0 and this one is another link than within a node; not where every rank is on a node of its own, which are all links then.
+bool IsFar(const LinkTimings& timings, std::size_t peer) {
+  return !timings.nodes.empty() && timings.nodes[peer] != timings.nodes[0] &&
+         std::count(timings.nodes.begin(), timings.nodes.end(), timings.nodes[0]) > 1;
+}
+
+// What rank 0's messages say: to each rank, alone, and across nodes. How many hops of the chain, which goes round nearly twice, are such at
+// most.
+double FitNodes(const LinkTimings& timings, LinkModel* model) {
+  std::vector<double> starts, slopes, far_starts, far_slopes;
+  for (std::size_t peer = 0; peer < timings.one_way.size(); ++peer) {
+    const std::vector<Timing>& link = timings.one_way[peer];
+    model->from_first.push_back(FitLine(link));
+    if (link.empty()) continue;
+    (IsFar(timings, peer) ? far_starts : starts).push_back(model->from_first.back().ns);
+    (IsFar(timings, peer) ? far_slopes : slopes).push_back(NsPerByte(link));
+  }
+  model->alone_ns_per_byte = MedianOf(std::move(slopes));
+  if (far_starts.empty()) return 0;
+  model->across_latency_ns = std::max(0.0, MedianOf(std::move(far_starts)) - MedianOf(std::move(starts)));
+  model->across_ns_per_byte = MedianOf(std::move(far_slopes));
+  // Alone at least: all at once was timed with calls that also wait for a word of the far ones, behind which short vectors hide.
+  model->ns_per_byte = std::max(model->ns_per_byte, model->alone_ns_per_byte);
+  const std::size_t ranks = timings.nodes.size();
+  double most = 0;
+  for (std::size_t first = 0; first < ranks; ++first) {
+    double hops = 0;
+    for (std::size_t hop = first; hop < first + 2 * (ranks - 1); ++hop)
+      if (timings.nodes[hop % ranks] != timings.nodes[(hop + 1) % ranks]) ++hops;
+    most = std::max(most, hops);
+  }
+  return most;
+}
+
+// The longest way through recursive doubling: so many hops, and messages that a processor handles on the way beside them. No hops: it
+// depends on more than that.
+struct Rounds {
+  double hops = 0, overheads = 0;
+};
+Rounds RoundsOfDoubling(std::int32_t ranks) {
+  if (std::has_single_bit(static_cast<std::uint32_t>(ranks)))
+    return {.hops = static_cast<double>(std::countr_zero(static_cast<std::uint32_t>(ranks)))};
+  // One hands its vector over and gets the sum; the other two have exchanged theirs in between.
+  if (ranks == 3) return {.hops = 2, .overheads = 2};
+  return {};
+}
+
+// Nodes counted from 0 on; empty: there is one, or they are not known.
+std::vector<std::int32_t> RacksOf(const Nodes& nodes) {
+  std::vector<std::int32_t> racks;
+  std::map<std::int32_t, std::int32_t> numbers;
+  for (std::int32_t node : nodes) racks.push_back(numbers.try_emplace(node, static_cast<std::int32_t>(numbers.size())).first->second);
+  return numbers.size() > 1 ? racks : std::vector<std::int32_t>();
+}
+
+// Of the caller's two vectors, on the rank that has the longest.
+Result<std::int64_t> LongestBytes(const Plan& plan, const Sizes& sizes) {
+  std::int64_t longest = 0;
+  for (const Program& program : plan.programs) {
+    ASSIGN_OR_RETURN(const Layout layout, Layout::Make(plan.header, program, sizes));
+    for (std::size_t b = 0; b < plan.header.buffers.size(); ++b) {
+      const auto buffer = static_cast<std::int32_t>(b);
+      const Role role = plan.header.buffers[b].role;
+      if (role == Role::kIn || role == Role::kOut) longest = std::max(longest, layout.ElementsOf(buffer) * layout.BytesOfElement(buffer));
+    }
+  }
+  return longest;
+}
+
+// Each number once, for both ways.
+template <class Model, class Visit>
+void Numbers(Model& model, Visit visit) {
+  for (auto* number : {&model.call_ns, &model.latency_ns, &model.overhead_ns, &model.ns_per_byte, &model.alone_ns_per_byte,
+                       &model.reduce_ns_per_byte, &model.copy_ns_per_byte, &model.across_latency_ns, &model.across_ns_per_byte})
+    visit(*number);
 }
 
 }  // namespace
@@ -56,49 +138,147 @@ LinkModel FitLinks(const LinkTimings& timings) {
   LinkModel model;
   model.copy_ns_per_byte = timings.copy_ns_per_byte;
   // Where a message is read in the sender's memory, the fold does what taking it would have cost, and a little more.
-  model.reduce_ns_per_byte = std::max(0.0, timings.fold_ns_per_byte - (timings.shares_memory ? timings.copy_ns_per_byte : 0));
+  auto reduce_ns_per_byte = [&](double fold, double copy) { return std::max(0.0, fold - (timings.shares_memory ? copy : 0)); };
+  model.reduce_ns_per_byte = reduce_ns_per_byte(timings.fold_ns_per_byte, timings.copy_ns_per_byte);
   if (timings.ranks < 2) {
     model.call_ns = timings.chain_ns;
     return model;
   }
-  std::vector<double> starts, slopes;
-  for (const std::vector<Timing>& link : timings.one_way) {
-    model.from_first.push_back(FitLine(link));
-    if (link.empty()) continue;
-    starts.push_back(model.from_first.back().ns);
-    slopes.push_back(NsPerByte(link));
-  }
   model.ns_per_byte = NsPerByte(timings.shift);
-  model.alone_ns_per_byte = MedianOf(std::move(slopes));
+  const double start_ns = FitLine(timings.shift).ns;
+  for (const LongTiming& timing : timings.longs)
+    model.beyond.push_back({.bytes = timing.bytes,
+                            .ns_per_byte = std::max(0.0, timing.shift_ns - start_ns) / static_cast<double>(timing.bytes),
+                            .reduce_ns_per_byte = reduce_ns_per_byte(timing.fold_ns_per_byte, timing.copy_ns_per_byte),
+                            .copy_ns_per_byte = timing.copy_ns_per_byte});
+  const double across_hops = FitNodes(timings, &model);
+  const double chain_ns = std::max(0.0, timings.chain_ns - across_hops * model.across_latency_ns);
+  const double fan_ns = std::max(0.0, timings.fan_ns - 2 * model.across_latency_ns);
+  const double ranks = timings.ranks;
+  auto overhead_ns = [&](double call_ns, double hop_ns) {
+    // The longest way through the fan has two latencies, and 3P - 2 messages that one processor sends or takes; two hops have 4.
+    return ranks > 2 ? std::clamp((fan_ns - call_ns - 2 * hop_ns) / (3 * ranks - 6), 0.0, hop_ns / 2) : 0;
+  };
+
+  const Rounds doubling = RoundsOfDoubling(timings.ranks);
+  if (timings.doubling_ns > 0 && doubling.hops > 0 && model.across_latency_ns == 0) {
+    // Two calls of the same kind that differ in how many messages follow each other.
+    const double most = chain_ns / (2 * (ranks - 1));
+    double hop = most;
+    for (int i = 0; i < 40; ++i) {
+      hop = (chain_ns - timings.doubling_ns + doubling.overheads * model.overhead_ns) / (2 * (ranks - 1) - doubling.hops);
+      // Noise must not make messages free, of which large plans have thousands; nor calls less than that.
+      hop = std::clamp(hop, most / 10, most);
+      model.call_ns = chain_ns - 2 * (ranks - 1) * hop;
+      model.overhead_ns = overhead_ns(model.call_ns, hop);
+    }
+    model.latency_ns = hop - 2 * model.overhead_ns;
+    return model;
+  }
 
   // A call with one message, and a call with 2(P - 1) of them one after the other.
-  const double one = MedianOf(std::move(starts)), ranks = timings.ranks;
-  // Noise must not make messages free, of which large plans have thousands.
-  double hop = std::max(one / 10, (timings.chain_ns - one) / (2 * (ranks - 1) - 1));
+  std::vector<double> starts;
+  for (std::size_t peer = 1; peer < timings.one_way.size(); ++peer)
+    if (!timings.one_way[peer].empty() && !IsFar(timings, peer)) starts.push_back(model.from_first[peer].ns);
+  const double one = MedianOf(std::move(starts));
+  double hop = std::max(one / 10, (chain_ns - one) / (2 * (ranks - 1) - 1));
   // The chain has all ranks at work, which costs more where they share processors. Then a call by itself is free as far as can be seen.
-  if (hop > one) hop = timings.chain_ns / (2 * (ranks - 1));
-  model.call_ns = std::max(0.0, timings.chain_ns - 2 * (ranks - 1) * hop);
-  // The longest way through the fan has two latencies, and 3P - 2 messages that one processor sends or takes; two hops have 4.
-  if (ranks > 2) model.overhead_ns = std::clamp((timings.fan_ns - model.call_ns - 2 * hop) / (3 * ranks - 6), 0.0, hop / 2);
+  if (hop > one) hop = chain_ns / (2 * (ranks - 1));
+  model.call_ns = std::max(0.0, chain_ns - 2 * (ranks - 1) * hop);
+  model.overhead_ns = overhead_ns(model.call_ns, hop);
   model.latency_ns = hop - 2 * model.overhead_ns;
   return model;
 }
 
+ByteCosts CostsAt(const LinkModel& model, std::int64_t bytes) {
+  const ByteCosts near{.bytes = kNearBytes,
+                       .ns_per_byte = model.ns_per_byte,
+                       .reduce_ns_per_byte = model.reduce_ns_per_byte,
+                       .copy_ns_per_byte = model.copy_ns_per_byte};
+  if (bytes <= kNearBytes || model.beyond.empty()) return {bytes, near.ns_per_byte, near.reduce_ns_per_byte, near.copy_ns_per_byte};
+  // The two measured lengths about it, or the last two.
+  std::size_t above = 0;
+  while (above + 1 < model.beyond.size() && model.beyond[above].bytes < bytes) ++above;
+  const ByteCosts &low = above == 0 ? near : model.beyond[above - 1], &high = model.beyond[above];
+  auto between = [&](double ByteCosts::* cost) {
+    auto ns = [&](const ByteCosts& at) { return at.*cost * static_cast<double>(at.bytes); };
+    const double part = static_cast<double>(bytes - low.bytes) / static_cast<double>(high.bytes - low.bytes);
+    return std::max(0.0, ns(low) + part * (ns(high) - ns(low))) / static_cast<double>(bytes);
+  };
+  return {bytes, between(&ByteCosts::ns_per_byte), between(&ByteCosts::reduce_ns_per_byte), between(&ByteCosts::copy_ns_per_byte)};
+}
+
+std::string Encode(const LinkModel& model) {
+  std::string bytes;
+  ByteWriter writer(&bytes);
+  Numbers(model, [&](double number) { writer.Fixed(number); });
+  writer.Varint(model.beyond.size());
+  for (const ByteCosts& costs : model.beyond) {
+    writer.Fixed(costs.bytes);
+    for (double number : {costs.ns_per_byte, costs.reduce_ns_per_byte, costs.copy_ns_per_byte}) writer.Fixed(number);
+  }
+  writer.Varint(model.from_first.size());
+  for (const Line& line : model.from_first) {
+    writer.Fixed(line.ns);
+    writer.Fixed(line.ns_per_byte);
+  }
+  return bytes;
+}
+
+Result<LinkModel> DecodeLinkModel(std::string_view bytes) {
+  ByteReader reader(bytes);
+  LinkModel model;
+  bool is_well = true;
+  auto number = [&] {
+    const auto value = reader.Fixed<double>();
+    is_well = is_well && std::isfinite(value) && value >= 0;
+    return value;
+  };
+  Numbers(model, [&](double& value) { value = number(); });
+  std::int64_t last_bytes = kNearBytes;
+  for (std::uint64_t left = reader.Varint(); left > 0 && reader.ok(); --left) {
+    ByteCosts& costs = model.beyond.emplace_back();
+    costs.bytes = reader.Fixed<std::int64_t>();
+    is_well = is_well && costs.bytes > std::exchange(last_bytes, costs.bytes);
+    for (double* cost : {&costs.ns_per_byte, &costs.reduce_ns_per_byte, &costs.copy_ns_per_byte}) *cost = number();
+  }
+  for (std::uint64_t left = reader.Varint(); left > 0 && reader.ok(); --left) {
+    Line& line = model.from_first.emplace_back();
+    line.ns = number();
+    line.ns_per_byte = number();
+  }
+  if (reader.ok() && reader.empty() && is_well) return model;
+  return Status(Code::kDataLoss, "COLL32", "the costs of messages cannot be read",
+                is_well ? "bytes are missing or too many" : "a number of them is none that a measurement could give", "measure them again");
+}
+
 Result<double> PredictNs(const LinkModel& model, const Plan& plan, const Sizes& sizes) {
+  ASSIGN_OR_RETURN(const std::int64_t longest, LongestBytes(plan, sizes));
+  const ByteCosts costs = CostsAt(model, longest);
   SimulateOptions options{.sizes = sizes,
-                          .network = {.latency_ns = std::llround(model.latency_ns), .ns_per_byte = model.ns_per_byte},
+                          .network = {.latency_ns = std::llround(model.latency_ns), .ns_per_byte = costs.ns_per_byte},
                           .overhead_ns = std::llround(model.overhead_ns),
-                          .reduce_ns_per_byte = model.reduce_ns_per_byte,
-                          .copy_ns_per_byte = model.copy_ns_per_byte};
-  ASSIGN_OR_RETURN(SimulateReport report, Simulate(plan, options));
+                          .reduce_ns_per_byte = costs.reduce_ns_per_byte,
+                          .copy_ns_per_byte = costs.copy_ns_per_byte};
+  const std::vector<std::int32_t> rack_of_rank = RacksOf(plan.header.request.nodes);
+  auto simulate = [&]() -> Result<SimulateReport> {
+    if (!rack_of_rank.empty() && model.across_ns_per_byte + model.across_latency_ns > 0)
+      options.topology = std::make_shared<const sim::Topology>(
+          sim::Racks(rack_of_rank, {options.network.ns_per_byte, options.network.latency_ns},
+                     {model.across_ns_per_byte, static_cast<sim::TimeUs>(std::llround(model.across_latency_ns))}));
+    return Simulate(plan, options);
+  };
+  ASSIGN_OR_RETURN(SimulateReport report, simulate());
   const std::int64_t most = *std::max_element(report.sent_bytes.begin(), report.sent_bytes.end());
   if (most > 0 && report.sent_bytes.size() > 1) {
     const auto all = static_cast<double>(std::accumulate(report.sent_bytes.begin(), report.sent_bytes.end(), std::int64_t{0}));
     const double others = (all / static_cast<double>(most) - 1) / static_cast<double>(report.sent_bytes.size() - 1);
-    const double ns_per_byte = model.alone_ns_per_byte + others * (model.ns_per_byte - model.alone_ns_per_byte);
+    // Alone a byte costs less by as much of what it costs then, at any length.
+    const double alone = model.ns_per_byte > 0 ? costs.ns_per_byte * model.alone_ns_per_byte / model.ns_per_byte : model.alone_ns_per_byte;
+    const double ns_per_byte = alone + others * (costs.ns_per_byte - alone);
     if (ns_per_byte != options.network.ns_per_byte) {
       options.network.ns_per_byte = ns_per_byte;
-      ASSIGN_OR_RETURN(report, Simulate(plan, options));
+      ASSIGN_OR_RETURN(report, simulate());
     }
   }
   return model.call_ns + static_cast<double>(report.end_ns);

@@ -37,6 +37,7 @@ constexpr Flag kFlags[] = {
     {"--dtype", "f32", "TYPE", "f32, f64, f16, bf16, i32, i64 or u8 (f32)"},
     {"--op", "sum", "OP", "sum, min, max, prod or avg (sum)"},
     {"--wire", "by-machine", "LIST", "shared, tcp, by-machine, or several (by-machine)"},
+    {"--choose-by", "fixed-sizes", "WAY", "what is chosen: fixed-sizes; or by kept-costs or measured-costs (fixed-sizes)"},
     {"--warmup", "3", "N", "calls of each size and algorithm that are not counted (3)"},
     {"--iterations", "0", "N", "calls that are counted; else as many as fit into --seconds"},
     {"--seconds", "0.1", "S", "for each size and algorithm (0.1)"},
@@ -122,6 +123,10 @@ Names<ReduceOp> Ops() {
     names.emplace_back(Name(op), op);
   return names;
 }
+Names<collective::ChooseBy> Ways() {
+  using collective::ChooseBy;
+  return {{"fixed-sizes", ChooseBy::kFixedSizes}, {"kept-costs", ChooseBy::kKeptCosts}, {"measured-costs", ChooseBy::kMeasuredCosts}};
+}
 Names<Wire> Wires() { return {{"shared", Wire::kShared}, {"tcp", Wire::kTcp}, {"by-machine", Wire::kByMachine}}; }
 
 Result<std::vector<Wire>> ParseWires(const std::string& text) {
@@ -150,6 +155,7 @@ Result<BenchJob> MakeJob(const std::map<std::string, std::string>& given) {
   ASSIGN_OR_RETURN(job.dtype, Named("--dtype", value("--dtype"), Dtypes()));
   ASSIGN_OR_RETURN(job.op, Named("--op", value("--op"), Ops()));
   ASSIGN_OR_RETURN(job.wires, ParseWires(value("--wire")));
+  ASSIGN_OR_RETURN(job.choose_by, Named("--choose-by", value("--choose-by"), Ways()));
   ASSIGN_OR_RETURN(const std::int64_t warmup, Whole("--warmup", value("--warmup"), 1, kIterationsMax));
   job.warmup = static_cast<std::int32_t>(warmup);
   if (given.contains("--iterations") && given.contains("--seconds"))

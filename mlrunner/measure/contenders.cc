@@ -6,8 +6,8 @@
 
 #include "base/escape.h"
 #include "base/nearest.h"
+#include "mlrunner/collective/run/candidates.h"
 #include "mlrunner/collective/run/choose.h"
-#include "mlrunner/measure/shape.h"
 
 namespace ropewalk::measure {
 namespace {
@@ -43,7 +43,7 @@ collective::Request RequestToTry(const BenchJob& job) {
 std::string WhyNotMeasured(const Algorithm& algorithm, const BenchJob& job) {
   if (algorithm.codecs != collective::Codecs::kNone) return "it takes numbers encoded only";
   const Result<collective::Plan> plan = BuildPlan(algorithm, RequestToTry(job));
-  return plan.ok() ? WhyNot(*plan) : plan.status().why();
+  return plan.ok() ? WhyNoPlainCall(*plan) : plan.status().why();
 }
 
 // Whether it can do with more ranks on one machine than on another: where they will stand is known on the cluster only.

@@ -29,6 +29,7 @@ struct BenchJob {
   std::int32_t warmup = 3;
   std::int64_t iterations = 0;  // of each size and algorithm; 0: as many as fit into `seconds`
   double seconds = .1;
+  collective::ChooseBy choose_by = collective::ChooseBy::kFixedSizes;
   bool check = true;
   std::string json, plot;  // files; empty: none
 };

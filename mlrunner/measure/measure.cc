@@ -16,6 +16,7 @@
 #include "mlrunner/collective/calibrate.h"
 #include "mlrunner/collective/communicator.h"
 #include "mlrunner/collective/run/call_steps.h"
+#include "mlrunner/collective/run/chooser.h"
 #include "mlrunner/measure/contenders.h"
 #include "mlrunner/measure/judge.h"
 #include "mlrunner/measure/report.h"
@@ -78,11 +79,15 @@ class Rank {
   Status MeasureWire(std::size_t wire) {
     collective::Rendezvous rendezvous = collective::RendezvousOf(&gang_);
     rendezvous.epoch = rendezvous.epoch * kWiresMax + static_cast<std::uint32_t>(wire);
-    collective::CommunicatorOptions options{.wire = job_.wires[wire], .algorithms = table_};
+    collective::CommunicatorOptions options{.wire = job_.wires[wire], .choose_by = job_.choose_by, .algorithms = table_};
     options.pool_bytes = std::max(options.pool_bytes, 4 * static_cast<std::size_t>(LargestBytes()) + kPoolBytesMore);
     ASSIGN_OR_RETURN(all_, Communicator::Connect(std::move(rendezvous), options));
     WireReport of_wire{.wire = all_->shares_memory() ? "shared" : "tcp"};
-    ASSIGN_OR_RETURN(of_wire.model, collective::Calibrate(all_.get(), job_.dtype, job_.op));
+    if (ChoosesByCosts()) {
+      of_wire.model = all_->chooser()->costs().model;
+    } else {
+      ASSIGN_OR_RETURN(of_wire.model, collective::Calibrate(all_.get(), job_.dtype, job_.op));
+    }
     report_.wires.push_back(std::move(of_wire));
     std::int64_t last_bytes = -1;
     for (const std::int64_t bytes : job_.sizes) {
@@ -90,6 +95,11 @@ class Rank {
       // Of what moves no bytes every size is the same.
       if (contenders[0].shape.bytes == 0 && last_bytes == 0) continue;
       last_bytes = contenders[0].shape.bytes;
+      if (all_->rank() == 0 && ChoosesByCosts()) {
+        CollectiveCall unnamed = contenders[0].call;
+        unnamed.algorithm = {};
+        report_.choices.push_back({report_.wires.back().wire, last_bytes, Explain(all_->chooser()->Explain(unnamed))});
+      }
       Status status = MeasureSize(&contenders);
       all_->Free(std::exchange(in_, nullptr));
       all_->Free(std::exchange(out_, nullptr));
@@ -98,6 +108,8 @@ class Rank {
     all_.reset();
     return {};
   }
+
+  bool ChoosesByCosts() const { return all_->chooser()->costs().from != collective::CostsFrom::kNowhere; }
 
   Result<std::vector<Contender>> Prepare(std::int64_t bytes) {
     const collective::Request request = RequestOf(job_);

@@ -14,14 +14,6 @@
 namespace ropewalk::measure {
 namespace {
 
-// Each member once, for both ways.
-template <class Model, class Visit>
-void Members(Model& model, Visit visit) {
-  for (auto* number : {&model.call_ns, &model.latency_ns, &model.overhead_ns, &model.ns_per_byte, &model.alone_ns_per_byte,
-                       &model.reduce_ns_per_byte, &model.copy_ns_per_byte})
-    visit(*number);
-}
-
 std::string Seconds(double us) { return us < 100 ? fmt::format("{:.2f}", us) : fmt::format("{:.1f}", us); }
 std::string GbPerS(double ns_per_byte) { return ns_per_byte > 0 ? fmt::format("{:.2f} GB/s", 1 / ns_per_byte) : "unlimited"; }
 
@@ -55,15 +47,19 @@ std::string PointJson(const BenchJob& job, const Point& point) {
 
 std::string WireJson(const WireReport& wire) {
   const collective::LinkModel& model = wire.model;
-  std::string links;
+  std::string links, beyond;
+  for (const collective::ByteCosts& costs : model.beyond)
+    beyond += fmt::format("{}{{\"bytes\":{},\"ns_per_byte\":{:.6f},\"reduce_ns_per_byte\":{:.6f},\"copy_ns_per_byte\":{:.6f}}}",
+                          beyond.empty() ? "" : ",", costs.bytes, costs.ns_per_byte, costs.reduce_ns_per_byte, costs.copy_ns_per_byte);
   for (std::size_t rank = 1; rank < model.from_first.size(); ++rank)
     links += fmt::format("{}{{\"rank\":{},\"ns\":{:.1f},\"ns_per_byte\":{:.6f}}}", links.empty() ? "" : ",", rank,
                          model.from_first[rank].ns, model.from_first[rank].ns_per_byte);
   return fmt::format(
       "{{\"wire\":\"{}\",\"call_ns\":{:.1f},\"latency_ns\":{:.1f},\"overhead_ns\":{:.1f},\"ns_per_byte\":{:.6f},"
-      "\"alone_ns_per_byte\":{:.6f},\"reduce_ns_per_byte\":{:.6f},\"copy_ns_per_byte\":{:.6f},\"from_rank_0\":[{}]}}",
+      "\"alone_ns_per_byte\":{:.6f},\"reduce_ns_per_byte\":{:.6f},\"copy_ns_per_byte\":{:.6f},\"beyond\":[{}],"
+      "\"across_latency_ns\":{:.1f},\"across_ns_per_byte\":{:.6f},\"from_rank_0\":[{}]}}",
       wire.wire, model.call_ns, model.latency_ns, model.overhead_ns, model.ns_per_byte, model.alone_ns_per_byte, model.reduce_ns_per_byte,
-      model.copy_ns_per_byte, links);
+      model.copy_ns_per_byte, beyond, model.across_latency_ns, model.across_ns_per_byte, links);
 }
 
 }  // namespace
@@ -83,12 +79,13 @@ std::string Encode(const BenchReport& report) {
   writer.Varint(report.wires.size());
   for (const WireReport& wire : report.wires) {
     writer.Sized(wire.wire);
-    Members(wire.model, [&](double number) { writer.Fixed(number); });
-    writer.Varint(wire.model.from_first.size());
-    for (const collective::Line& line : wire.model.from_first) {
-      writer.Fixed(line.ns);
-      writer.Fixed(line.ns_per_byte);
-    }
+    writer.Sized(Encode(wire.model));
+  }
+  writer.Varint(report.choices.size());
+  for (const ChoiceReport& choice : report.choices) {
+    writer.Sized(choice.wire);
+    writer.Fixed(choice.bytes);
+    writer.Sized(choice.text);
   }
   writer.Varint(report.points.size());
   for (const Point& point : report.points) {
@@ -108,13 +105,16 @@ Result<BenchReport> DecodeBenchReport(const std::string& bytes) {
   for (std::uint64_t w = 0; w < wires && reader.ok(); ++w) {
     WireReport& wire = report.wires.emplace_back();
     wire.wire = reader.Sized();
-    Members(wire.model, [&](double& number) { number = reader.Fixed<double>(); });
-    const std::uint64_t ranks = reader.Varint();
-    for (std::uint64_t rank = 0; rank < ranks && reader.ok(); ++rank) {
-      collective::Line& line = wire.model.from_first.emplace_back();
-      line.ns = reader.Fixed<double>();
-      line.ns_per_byte = reader.Fixed<double>();
-    }
+    auto model = collective::DecodeLinkModel(reader.Sized());
+    if (!model.ok()) return model.status();
+    wire.model = *std::move(model);
+  }
+  const std::uint64_t choices = reader.Varint();
+  for (std::uint64_t c = 0; c < choices && reader.ok(); ++c) {
+    ChoiceReport& choice = report.choices.emplace_back();
+    choice.wire = reader.Sized();
+    choice.bytes = reader.Fixed<std::int64_t>();
+    choice.text = reader.Sized();
   }
   const std::uint64_t points = reader.Varint();
   for (std::uint64_t p = 0; p < points && reader.ok(); ++p) {
@@ -143,6 +143,14 @@ std::string AsTable(const BenchJob& job, const BenchReport& report) {
     text += fmt::format("# {}: a call {} us, latency {} us, overhead {} us, a link {} ({} alone), reduced at {}\n", wire.wire,
                         Seconds(model.call_ns / 1000), Seconds(model.latency_ns / 1000), Seconds(model.overhead_ns / 1000),
                         GbPerS(model.ns_per_byte), GbPerS(model.alone_ns_per_byte), GbPerS(model.reduce_ns_per_byte));
+    for (const collective::ByteCosts& costs : model.beyond)
+      text += fmt::format("#   in vectors of {}: a link {}, reduced at {}, copied at {}\n", Size(costs.bytes), GbPerS(costs.ns_per_byte),
+                          GbPerS(costs.reduce_ns_per_byte), GbPerS(costs.copy_ns_per_byte));
+    if (model.across_latency_ns + model.across_ns_per_byte > 0)
+      text += fmt::format("#   to another machine: latency {} us more, a machine's link {}\n", Seconds(model.across_latency_ns / 1000),
+                          GbPerS(model.across_ns_per_byte));
+    for (const ChoiceReport& choice : report.choices)
+      if (choice.wire == wire.wire) text += fmt::format("# {} over {}: {}\n", Size(choice.bytes), wire.wire, choice.text);
   }
   std::vector<std::vector<std::string>> rows = {
       {"size", "count", "dtype", "algorithm", "wire", "median us", "p95 us", "algbw GB/s", "busbw GB/s", "predicted us", "wrong"}};
@@ -165,14 +173,17 @@ std::string AsTable(const BenchJob& job, const BenchReport& report) {
 }
 
 std::string AsJson(const BenchJob& job, const BenchReport& report) {
-  std::string wires, points, left_out;
+  std::string wires, points, left_out, choices;
+  for (const ChoiceReport& choice : report.choices)
+    choices += fmt::format("{}{{\"wire\":\"{}\",\"size\":{},\"choice\":{}}}", choices.empty() ? "" : ",", choice.wire, choice.bytes,
+                           JsonString(choice.text));
   for (const WireReport& wire : report.wires) wires += (wires.empty() ? "" : ",") + WireJson(wire);
   for (const Point& point : report.points) points += (points.empty() ? "" : ",") + PointJson(job, point);
   for (const std::string& line : job.left_out) left_out += (left_out.empty() ? "" : ",") + JsonString(line);
   return fmt::format(
       "{{\"job\":\"bench collective\",\"collective\":\"{}\",\"dtype\":\"{}\",\"op\":\"{}\",\"ranks\":{},\"machines\":{},"
-      "\"time\":\"slowest rank, from a barrier on\",\"left_out\":[{}],\"calibration\":[{}],\"points\":[{}]}}\n",
-      Name(job.collective), Name(job.dtype), Name(job.op), job.ranks, report.machines, left_out, wires, points);
+      "\"time\":\"slowest rank, from a barrier on\",\"left_out\":[{}],\"calibration\":[{}],\"choices\":[{}],\"points\":[{}]}}\n",
+      Name(job.collective), Name(job.dtype), Name(job.op), job.ranks, report.machines, left_out, wires, choices, points);
 }
 
 std::string AsJsonLines(const BenchJob& job, const BenchReport& report) {

@@ -28,9 +28,17 @@ struct WireReport {
   collective::LinkModel model;
 };
 
+// What was chosen by predicted times, and why.
+struct ChoiceReport {
+  std::string wire;
+  std::int64_t bytes = 0;
+  std::string text;
+};
+
 struct BenchReport {
   std::int32_t machines = 1;
   std::vector<WireReport> wires;
+  std::vector<ChoiceReport> choices;  // none: by fixed sizes
   std::vector<Point> points;
 };
 std::string Encode(const BenchReport& report);

@@ -6,10 +6,7 @@ namespace ropewalk::measure {
 namespace {
 
 using collective::Collective;
-using collective::Element;
-using collective::Op;
 using collective::Plan;
-using collective::Role;
 using collective::Sizes;
 
 // All plans have them first, of these names.
@@ -35,24 +32,6 @@ Result<Shape> Bound(const Plan& plan, std::int64_t count) {
 }
 
 }  // namespace
-
-std::string WhyNot(const Plan& plan) {
-  const Collective collective = plan.header.request.collective;
-  if (plan.header.buffers.size() < 2 || plan.header.buffers[kIn].role != Role::kIn || plan.header.buffers[kOut].role != Role::kOut)
-    return "its first two vectors are not what goes in and what comes out";
-  for (const collective::Buffer& buffer : plan.header.buffers) {
-    if (buffer.role == Role::kWindow) return "it needs a window";
-    if (buffer.role == Role::kState) return "it needs memory that lives on from call to call";
-    if (buffer.role == Role::kIn && buffer.element == Element::kCount && !LearnsCounts(collective)) return "it needs counts of each rank";
-  }
-  for (const collective::Program& program : plan.programs) {
-    for (const collective::Channel& channel : program.channels)
-      if (channel.start != collective::Start::kLocalCall) return "it begins without the ranks' calls";
-    for (const collective::Step& step : program.steps)
-      if (step.op == Op::kNative) return "it needs a library";
-  }
-  return "";
-}
 
 Result<Shape> ShapeOf(const Plan& plan, std::int64_t bytes) {
   const std::int64_t ranks = plan.header.request.ranks;

@@ -13,9 +13,6 @@
 
 namespace ropewalk::measure {
 
-// Why a plain call cannot run by the plan: it needs a window, a library, counts, or an instance of its own. Empty: it can.
-std::string WhyNot(const collective::Plan& plan);
-
 struct Shape {
   std::int64_t count = 0;                          // of the call
   std::int64_t bytes = 0;                          // of the longest vector of any rank; 0: the collective moves none

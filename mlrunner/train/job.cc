@@ -35,6 +35,9 @@ Status Choose(const Config& config, const std::string& key, const Choice<T> (&ch
   return Bad(config, key, "it takes one of: " + names);
 }
 
+constexpr Choice<ChooseBy> kChooseBy[] = {
+    {"fixed-sizes", ChooseBy::kFixedSizes}, {"kept-costs", ChooseBy::kKeptCosts}, {"measured-costs", ChooseBy::kMeasuredCosts}};
+
 // Keys that mean something only where another one has one of these values.
 struct Belongs {
   const char* chooser;
@@ -200,6 +203,7 @@ std::vector<ConfigKey> TrainKeys() {
       {"train.threads", kNumber, "0", "of each rank; 0: its share of the cores"},
       {"train.evaluate_batch", kNumber, "0", "samples at a time when the held-out ones are counted; 0: as a step has"},
       {"train.timeout", kNumber, "1800", "seconds that a rank waits for the others in one sum; 0: for ever"},
+      {"train.choose_by", kText, "fixed-sizes", "how sums are run: fixed-sizes; or by kept-costs or measured-costs of messages"},
       {"optimizer.kind", kText, "sgd", "sgd or adamw"},
       {"optimizer.learning_rate", kDecimal, "0.05", ""},
       {"optimizer.schedule", kText, "constant", "constant, linear, cosine or step: the rate behind the warm-up"},
@@ -262,6 +266,7 @@ Result<TrainJob> ReadTrainJob(const Config& config) {
   RETURN_IF_ERROR(Within(config, "train.threads", 0, 1024, &job.threads));
   RETURN_IF_ERROR(Within(config, "train.evaluate_batch", 0, 1 << 30, &job.evaluate_batch));
   RETURN_IF_ERROR(Within(config, "train.timeout", 0, kCountMax / 1000, &job.timeout));
+  RETURN_IF_ERROR(Choose(config, "train.choose_by", kChooseBy, &job.choose_by));
   return job;
 }
 
@@ -302,6 +307,8 @@ std::vector<std::string> AsSettings(const TrainJob& job) {
   add("train.threads", job.threads);
   add("train.evaluate_batch", job.evaluate_batch);
   add("train.timeout", job.timeout);
+  for (const auto& way : kChooseBy)
+    if (way.value == job.choose_by) add("train.choose_by", way.name);
   add("optimizer.learning_rate", optimizer.learning_rate);
   using Schedule = OptimizerSpec::Schedule;
   const Schedule schedule = optimizer.schedule;

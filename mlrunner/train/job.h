@@ -43,6 +43,10 @@ struct OptimizerSpec {
   double beta1 = .9, beta2 = .999, epsilon = 1e-8;  // adamw
 };
 
+// How the algorithm of a sum over ranks is chosen: small and large ones by another each; or the fastest by what messages cost between the
+// ranks, as it was measured in an earlier training on the same machines, or when this one begins (docs/collectives.md).
+enum class ChooseBy : std::uint8_t { kFixedSizes, kKeptCosts, kMeasuredCosts };
+
 struct CheckpointSpec {
   std::string folder;            // empty: none are written
   std::int64_t every_steps = 0;  // 0: only at the end
@@ -68,6 +72,7 @@ struct TrainJob {
   std::int32_t threads = 0;            // of each rank; 0: the machine's cores, divided among its ranks
   std::int64_t evaluate_batch = 0;     // samples at a time on each rank; 0: as a step has
   std::int64_t timeout = 30 * 60;      // seconds that a rank waits for the others in one sum; 0: for ever
+  ChooseBy choose_by = ChooseBy::kFixedSizes;
 };
 
 // All keys with their defaults.

@@ -16,6 +16,7 @@
 
 #include "base/bytes.h"
 #include "base/hash.h"
+#include "mlrunner/collective/run/chooser.h"
 #include "mlrunner/data/images.h"
 #include "mlrunner/data/sampler.h"
 #include "mlrunner/data/text.h"
@@ -306,12 +307,27 @@ class Rank {
     collective::CommunicatorOptions options;
     options.pool_bytes = std::max(options.pool_bytes, 4 * state_bytes);
     options.timeout_ms = job_.timeout * 1000;
+    options.choose_by = job_.choose_by == ChooseBy::kFixedSizes  ? collective::ChooseBy::kFixedSizes
+                        : job_.choose_by == ChooseBy::kKeptCosts ? collective::ChooseBy::kKeptCosts
+                                                                 : collective::ChooseBy::kMeasuredCosts;
     if (hooks_.connect) {
       ASSIGN_OR_RETURN(ranks_, hooks_.connect(gang_, options));
     } else {
       ASSIGN_OR_RETURN(ranks_, collective::Communicator::Connect(collective::RendezvousOf(&gang_), options));
     }
+    if (gang_.rank() == 0) SayHowSumsAreChosen();
     return {};
+  }
+
+  // Of those by costs, of a bucket: fixed sizes are in the docs.
+  void SayHowSumsAreChosen() {
+    const collective::Chooser* chooser = ranks_->chooser();
+    if (chooser == nullptr || chooser->costs().from == collective::CostsFrom::kNowhere) return;
+    if (!chooser->costs().not_kept.empty()) Warn(chooser->costs().not_kept);
+    const collective::CollectiveCall bucket{.count = static_cast<std::int64_t>(job_.bucket_bytes / SizeOf(job_.dtype)),
+                                            .dtype = job_.dtype,
+                                            .deterministic = job_.deterministic};
+    gang_.Report(fmt::format("sums of {} bytes by {}", job_.bucket_bytes, Explain(chooser->Explain(bucket))));
   }
 
   Status Lost() {

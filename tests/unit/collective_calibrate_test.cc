@@ -15,25 +15,39 @@ namespace ropewalk::collective::testing {
 namespace {
 
 // What Calibrate() would measure in a world of these constants, each time up to `noise` too long or too short.
-LinkTimings MeasuredIn(const LinkModel& world, std::int32_t ranks, bool shares_memory, double noise = 0, std::uint64_t seed = 0) {
+LinkTimings MeasuredIn(const LinkModel& world, std::int32_t ranks, bool shares_memory, double noise = 0, std::uint64_t seed = 0,
+                       const Nodes& nodes = {}) {
   Random random(seed);
   auto timed = [&](std::string_view algorithm, Request request, Sizes sizes) {
     request.ranks = ranks;
+    request.nodes = nodes;
     auto plan = BuildPlan(algorithm, request);
     EXPECT_TRUE(plan.ok()) << plan.status().ToString();
     auto ns = PredictNs(world, *plan, sizes);
     EXPECT_TRUE(ns.ok()) << ns.status().ToString();
     return *ns * (1 + noise * (2 * random.Unit() - 1));
   };
-  LinkTimings timings{.ranks = ranks, .shares_memory = shares_memory, .copy_ns_per_byte = world.copy_ns_per_byte};
+  LinkTimings timings{.ranks = ranks, .nodes = nodes, .shares_memory = shares_memory, .copy_ns_per_byte = world.copy_ns_per_byte};
   timings.fold_ns_per_byte = world.reduce_ns_per_byte + (shares_memory ? world.copy_ns_per_byte : 0);
   timings.chain_ns = timed("ring", {}, {.count = ranks});
   timings.fan_ns = timed("direct", {}, {.count = ranks});
-  for (std::int64_t bytes : {64 << 10, 512 << 10, 4 << 20}) {
+  timings.doubling_ns = timed("recursive_doubling", {}, {.count = ranks});
+  auto next = [&](std::int32_t rank) {
+    for (std::int32_t steps = 1; steps < ranks && !nodes.empty(); ++steps)
+      if (nodes[static_cast<std::size_t>((rank + steps) % ranks)] == nodes[static_cast<std::size_t>(rank)]) return (rank + steps) % ranks;
+    return (rank + 1) % ranks;
+  };
+  auto shift = [&](std::int64_t bytes) {
     Sizes sizes{.table = std::vector<std::int64_t>(static_cast<std::size_t>(ranks * ranks))};
-    for (std::int32_t rank = 0; rank < ranks; ++rank) sizes.table[static_cast<std::size_t>(rank * ranks + (rank + 1) % ranks)] = bytes;
-    timings.shift.push_back({bytes, timed("all_to_all_v", {.collective = Collective::kAllToAllV, .dtype = Dtype::kU8}, sizes)});
-  }
+    for (std::int32_t rank = 0; rank < ranks; ++rank) sizes.table[static_cast<std::size_t>(rank * ranks + next(rank))] = bytes;
+    return timed("all_to_all_v", {.collective = Collective::kAllToAllV, .dtype = Dtype::kU8}, sizes);
+  };
+  for (std::int64_t bytes : {std::int64_t{16} << 10, std::int64_t{64} << 10, kNearBytes}) timings.shift.push_back({bytes, shift(bytes)});
+  for (const ByteCosts& costs : world.beyond)
+    timings.longs.push_back({.bytes = costs.bytes,
+                             .shift_ns = shift(costs.bytes),
+                             .fold_ns_per_byte = costs.reduce_ns_per_byte + (shares_memory ? costs.copy_ns_per_byte : 0),
+                             .copy_ns_per_byte = costs.copy_ns_per_byte});
   timings.one_way.resize(static_cast<std::size_t>(ranks));
   for (std::int32_t peer = 1; peer < ranks; ++peer)
     for (std::int64_t bytes : {8, 4 << 10, 32 << 10, 256 << 10})
@@ -88,6 +102,85 @@ TEST(LinkModel, ConstantsOfAWorldComeOutOfTheFit) {
     ExpectFitted(FitLinks(MeasuredIn(Network(), ranks, false)), Network(), ranks, .01);
     ExpectFitted(FitLinks(MeasuredIn(Memory(), ranks, true)), Memory(), ranks, .01);
   }
+}
+
+// From calls of few bytes that differ in their rounds only; and where nobody measured those by pairs, from messages of one pair.
+TEST(LinkModel, ComesOutOfEitherWayToTellACallFromAHop) {
+  for (std::int32_t ranks : {2, 3, 4, 8}) {
+    SCOPED_TRACE(ranks);
+    LinkTimings timings = MeasuredIn(Network(), ranks, false);
+    for (auto& link : timings.one_way)
+      for (Timing& timing : link) timing.ns *= 3;  // the pair was slow for a moment
+    const LinkModel fitted = FitLinks(timings);
+    EXPECT_NEAR(fitted.call_ns, Network().call_ns, 300);
+    EXPECT_NEAR(fitted.latency_ns + 2 * fitted.overhead_ns, Network().latency_ns + 2 * Network().overhead_ns, 300);
+    timings = MeasuredIn(Network(), ranks, false);
+    timings.doubling_ns = 0;
+    ExpectFitted(FitLinks(timings), Network(), ranks, .01);
+  }
+}
+
+LinkModel BeyondCaches() {
+  LinkModel world = Memory();
+  world.beyond = {{1 << 20, .15, .05, .2}, {4 << 20, .3, .06, .3}, {32 << 20, .45, .07, .4}};
+  return world;
+}
+
+TEST(LinkModel, ALongVectorsBytesCostWhatTheyWereMeasuredToCost) {
+  for (const bool shares_memory : {true, false}) {
+    const LinkModel fitted = FitLinks(MeasuredIn(BeyondCaches(), 4, shares_memory));
+    ExpectFitted(fitted, BeyondCaches(), 4, .03);
+    ASSERT_EQ(fitted.beyond.size(), 3u);
+    const LinkModel world = BeyondCaches();
+    for (std::size_t i = 0; i < 3; ++i) {
+      const ByteCosts &is = fitted.beyond[i], &should = world.beyond[i];
+      EXPECT_EQ(is.bytes, should.bytes);
+      EXPECT_NEAR(is.ns_per_byte, should.ns_per_byte, .02 * should.ns_per_byte);
+      EXPECT_NEAR(is.reduce_ns_per_byte, should.reduce_ns_per_byte, 1e-9);
+      EXPECT_EQ(is.copy_ns_per_byte, should.copy_ns_per_byte);
+    }
+  }
+}
+
+// Never less in all for more bytes, through what was measured, and with the last slope beyond it.
+TEST(LinkModel, BetweenMeasuredLengthsTheTimeOfAVectorIsALine) {
+  const LinkModel world = BeyondCaches();
+  EXPECT_EQ(CostsAt(world, 1).ns_per_byte, world.ns_per_byte);
+  EXPECT_EQ(CostsAt(world, kNearBytes).copy_ns_per_byte, world.copy_ns_per_byte);
+  for (const ByteCosts& costs : world.beyond) EXPECT_EQ(CostsAt(world, costs.bytes), costs);
+  auto ns = [&](std::int64_t bytes) { return CostsAt(world, bytes).ns_per_byte * static_cast<double>(bytes); };
+  EXPECT_NEAR(ns(18 << 20), (ns(4 << 20) + ns(32 << 20)) / 2, 1);
+  EXPECT_NEAR(ns(60 << 20) - ns(32 << 20), ns(32 << 20) - ns(4 << 20), 1);
+  for (std::int64_t bytes = 1'000; bytes < 1 << 30; bytes += bytes / 8) EXPECT_LE(ns(bytes), ns(bytes + bytes / 8));
+  // The control, and a plan: without lengths all cost the same; with them a long vector takes longer than its part of the bytes.
+  EXPECT_EQ(CostsAt(Memory(), 1 << 30).ns_per_byte, Memory().ns_per_byte);
+  auto plan = BuildPlan("direct", {.ranks = 2, .segment_bytes = 256 << 10});
+  ASSERT_TRUE(plan.ok());
+  auto took = [&](const LinkModel& of, std::int64_t bytes) {
+    auto predicted = PredictNs(of, *plan, {.count = bytes / 4});
+    EXPECT_TRUE(predicted.ok()) << predicted.status().ToString();
+    return *predicted;
+  };
+  EXPECT_EQ(took(world, kNearBytes), took(Memory(), kNearBytes));
+  EXPECT_GT(took(world, 32 << 20), 3 * took(Memory(), 32 << 20));
+}
+
+TEST(LinkModel, LinksWithinAndBetweenNodesAreToldApart) {
+  LinkModel world = Network();
+  world.across_latency_ns = 70'000;
+  world.across_ns_per_byte = 4;
+  const Nodes nodes = {0, 0, 1, 1};
+  const LinkModel fitted = FitLinks(MeasuredIn(world, 4, false, 0, 0, nodes));
+  EXPECT_NEAR(fitted.across_latency_ns, world.across_latency_ns, 500);
+  EXPECT_NEAR(fitted.across_ns_per_byte, world.across_ns_per_byte, .1);
+  EXPECT_NEAR(fitted.ns_per_byte, world.ns_per_byte, .02);
+  EXPECT_NEAR(fitted.alone_ns_per_byte, world.alone_ns_per_byte, .02);
+  EXPECT_NEAR(fitted.latency_ns + 2 * fitted.overhead_ns, world.latency_ns + 2 * world.overhead_ns, 2'000);
+  // The controls: nodes that are alike, and every rank on one of its own, where one kind of link is all there is.
+  EXPECT_EQ(FitLinks(MeasuredIn(world, 4, false)).across_ns_per_byte, 0);
+  const LinkModel apart = FitLinks(MeasuredIn(world, 4, false, 0, 0, {0, 1, 2, 3}));
+  EXPECT_EQ(apart.across_ns_per_byte, 0);
+  EXPECT_NEAR(apart.ns_per_byte, world.across_ns_per_byte, .1);
 }
 
 TEST(LinkModel, NoiseOfAFewPercentMovesThemByAFew) {
@@ -175,6 +268,10 @@ TEST_P(Calibrations, GiveAllRanksTheSameNumbers) {
                                      model->ns_per_byte,      model->reduce_ns_per_byte, model->copy_ns_per_byte,
                                      model->alone_ns_per_byte};
       EXPECT_EQ(model->from_first.size(), ranks == 1 ? 0u : static_cast<std::size_t>(ranks));
+      // This pool may have no room for the longest ones.
+      EXPECT_TRUE(ranks == 1 ? model->beyond.empty() : model->beyond.size() >= 2);
+      for (const ByteCosts& costs : model->beyond)
+        numbers.insert(numbers.end(), {costs.ns_per_byte, costs.reduce_ns_per_byte, costs.copy_ns_per_byte});
       for (const Line& line : model->from_first) numbers.insert(numbers.end(), {line.ns, line.ns_per_byte});
       if (ranks > 1) {
         // Where ranks share processors, what a message costs may be all overhead.

@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include "mlrunner/collective/run/chooser.h"
 #include "mlrunner/collective/run/codecs.h"
 #include "tests/unit/collective_gang.h"
 #include "tests/unit/collective_plans.h"
@@ -182,6 +183,29 @@ TEST(SteadyState, CallsOfAGroupDoNotAllocate) {
     EXPECT_TRUE(all_well);
     EXPECT_EQ(before, after) << (wire == Wire::kShared ? "shared memory" : "TCP");
   }
+}
+
+// Choosing by predicted times: what is allocated, is at the first call of a kind.
+TEST(SteadyState, ChoosingDoesNotAllocate) {
+  LinkModel world;
+  world.latency_ns = 10'000;
+  world.overhead_ns = 1'000;
+  world.ns_per_byte = world.alone_ns_per_byte = .5;
+  const Chooser chooser({.ranks = 3}, {.model = world, .from = CostsFrom::kMeasured});
+  std::size_t chosen = 0;
+  auto choose_all = [&] {
+    for (Collective collective : {Collective::kAllreduce, Collective::kBroadcast, Collective::kReduce, Collective::kBarrier})
+      for (bool deterministic : {false, true})
+        for (std::int64_t count = 1; count < 100'000'000; count *= 10)
+          chosen += chooser.For({.collective = collective, .count = count, .deterministic = deterministic}).algorithm.size();
+  };
+  const std::uint64_t begin = allocations.load();
+  choose_all();
+  const std::uint64_t before = allocations.load();
+  EXPECT_GT(before, begin) << "the tables are made of nothing";
+  for (int round = 0; round < 10; ++round) choose_all();
+  EXPECT_EQ(allocations.load(), before);
+  EXPECT_GT(chosen, 0u);
 }
 
 }  // namespace

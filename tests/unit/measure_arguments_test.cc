@@ -92,6 +92,16 @@ TEST(BenchArguments, WithoutFlagsThereIsAJob) {
   EXPECT_TRUE(parsed->job.check);
   EXPECT_GT(parsed->job.sizes.size(), 3u);
   EXPECT_EQ(parsed->job.wires, std::vector<Wire>{Wire::kByMachine});
+  EXPECT_EQ(parsed->job.choose_by, collective::ChooseBy::kFixedSizes);
+}
+
+TEST(BenchArguments, HowItIsChosenIsSaid) {
+  auto parsed = Parse({"--choose-by", "kept-costs"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+  EXPECT_EQ(parsed->job.choose_by, collective::ChooseBy::kKeptCosts);
+  parsed = Parse({"--choose-by=measured-cost"});
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_NE(parsed.status().ToString().find("did you mean \"measured-costs\"?"), std::string::npos) << parsed.status().ToString();
 }
 
 // An executor has another folder.

@@ -2,6 +2,9 @@
 // is found out.
 #include <gtest/gtest.h>
 
+#include <stdlib.h>
+
+#include <filesystem>
 #include <memory>
 #include <set>
 #include <thread>
@@ -119,6 +122,32 @@ TEST(BenchRanks, WiresOneAfterTheOtherAndTheChosenOneIsMarked) {
   const BenchReport chosen = Measure(job);
   ASSERT_EQ(chosen.points.size(), 2u);
   for (const Point& point : chosen.points) EXPECT_TRUE(point.is_chosen && !point.algorithm.empty());
+}
+
+// The costs that the communicator has chosen by are those that the report predicts with; they are not measured twice.
+TEST(BenchRanks, ByCostsTheReportSaysWhatWasChosenAndWhy) {
+  std::string home = ::testing::TempDir() + "ropewalk-bench-XXXXXX";
+  ASSERT_NE(mkdtemp(home.data()), nullptr);
+  setenv("ROPEWALK_HOME", home.c_str(), 1);
+  BenchJob job = JobOf(Collective::kAllreduce, 2);
+  job.choose_by = collective::ChooseBy::kKeptCosts;
+  const BenchReport first = Measure(job), second = Measure(job);
+  unsetenv("ROPEWALK_HOME");
+  std::filesystem::remove_all(home);
+  ASSERT_EQ(first.choices.size(), 2u);
+  EXPECT_EQ(first.choices[0].bytes, 4);
+  EXPECT_NE(first.choices[1].text.find(" us predicted by measured costs; next "), std::string::npos) << first.choices[1].text;
+  EXPECT_NE(second.choices[1].text.find(" us predicted by costs of an earlier run; next "), std::string::npos) << second.choices[1].text;
+  EXPECT_EQ(Encode(first.wires[0].model), Encode(second.wires[0].model));
+  EXPECT_FALSE(first.wires[0].model.beyond.empty());
+  for (const BenchReport* report : {&first, &second}) {
+    std::set<std::int64_t> chosen;
+    for (const Point& point : report->points)
+      if (point.is_chosen) chosen.insert(point.bytes);
+    EXPECT_EQ(chosen.size(), 2u);
+  }
+  job.choose_by = collective::ChooseBy::kFixedSizes;
+  EXPECT_TRUE(Measure(job).choices.empty());
 }
 
 TEST(BenchRanks, WithoutACheckNothingIsSaidAboutResults) {

@@ -25,6 +25,10 @@ BenchReport Report() {
   wire.model.reduce_ns_per_byte = .125;
   wire.model.copy_ns_per_byte = .0625;
   wire.model.from_first = {{}, {21'000, .25}, {22'000, .5}, {23'000, .75}};
+  wire.model.beyond = {{.bytes = 1 << 20, .ns_per_byte = 1, .reduce_ns_per_byte = .5, .copy_ns_per_byte = .25}};
+  wire.model.across_latency_ns = 30'000;
+  wire.model.across_ns_per_byte = 8;
+  report.choices = {{.wire = "tcp", .bytes = 4'096, .text = "ring: 12.0 us predicted"}, {.wire = "shared", .bytes = 4'096, .text = "none"}};
   report.points = {{.algorithm = "ring",
                     .wire = "tcp",
                     .is_chosen = true,
@@ -59,6 +63,8 @@ TEST(BenchReport, TravelsWhole) {
   EXPECT_EQ(AsJson(Job(), *again), AsJson(Job(), Report()));
   EXPECT_EQ(again->points[1].first_wrong, Report().points[1].first_wrong);
   EXPECT_EQ(again->wires[0].model.from_first[3].ns_per_byte, .75);
+  EXPECT_EQ(again->wires[0].model.beyond, Report().wires[0].model.beyond);
+  EXPECT_EQ(again->choices[0].text, "ring: 12.0 us predicted");
   for (std::size_t cut = 0; cut < bytes.size(); ++cut) EXPECT_FALSE(DecodeBenchReport(bytes.substr(0, cut)).ok()) << cut;
   EXPECT_FALSE(DecodeBenchReport(bytes + "x").ok());
 }
@@ -73,6 +79,11 @@ TEST(BenchReport, JsonHasTheTermsOfTheTable) {
   EXPECT_EQ(costs["wire"], "tcp");
   EXPECT_EQ(costs["latency_ns"], 20'000);
   EXPECT_EQ(costs["alone_ns_per_byte"], .25);
+  EXPECT_EQ(costs["beyond"][0]["bytes"], 1 << 20);
+  EXPECT_EQ(costs["beyond"][0]["copy_ns_per_byte"], .25);
+  EXPECT_EQ(costs["across_ns_per_byte"], 8);
+  EXPECT_EQ(report["choices"][0]["choice"], "ring: 12.0 us predicted");
+  EXPECT_EQ(report["choices"][0]["size"], 4'096);
   EXPECT_EQ(costs["from_rank_0"].size(), 3u);
   EXPECT_EQ(costs["from_rank_0"][2]["rank"], 3);
   const json& point = report["points"][1];
@@ -101,6 +112,9 @@ TEST(BenchReport, TheTableIsForPeople) {
       "# allreduce of f32, sum, 4 ranks on 2 machines; a time is the slowest rank's, from a barrier on; * is chosen where none is named\n"
       "# left out: native: it needs a \"library\"\n"
       "# tcp: a call 1.50 us, latency 20.00 us, overhead 0.25 us, a link 2.00 GB/s (4.00 GB/s alone), reduced at 8.00 GB/s\n"
+      "#   in vectors of 1M: a link 1.00 GB/s, reduced at 2.00 GB/s, copied at 4.00 GB/s\n"
+      "#   to another machine: latency 30.00 us more, a machine's link 0.12 GB/s\n"
+      "# 4K over tcp: ring: 12.0 us predicted\n"
       "   size   count  dtype  algorithm  wire  median us  p95 us  algbw GB/s  busbw GB/s  predicted us  wrong\n"
       "     4K    1024    f32      ring*   tcp      16.00   20.00       0.256       0.384         12.00      0\n"
       "1000000  250000    f32     direct   tcp     1000.0  1200.0       1.000       1.500         800.0      3\n"

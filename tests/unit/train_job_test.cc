@@ -110,6 +110,7 @@ TEST_F(TrainJobFile, MistakesAreNamedWithTheirPlace) {
            Case{"[train]\nbatch = 8\nranks = 4\nmicro_batches = 3\n", "SPEC02", "a batch of 8 cannot be cut into 12 parts for 4 ranks"},
            Case{"[train]\ntimeout = -1\n", "SPEC02", ":2:1: \"-1\" is no value for train.timeout"},
            Case{"[train]\ntimeout = 9223372036854775807\n", "SPEC02", "it lies in [0, "},
+           Case{"[train]\nchoose_by = \"costs\"\n", "SPEC02", "fixed-sizes, kept-costs, measured-costs"},
            Case{"[checkpoint]\nkeep = 5\n", "SPEC02", "no checkpoint.folder"},
            Case{"[train\n", "SPEC03", "no TOML"},
        }) {

@@ -1,13 +1,14 @@
 #include "mlrunner/collective/run/call_steps.h"
 
-#include "mlrunner/collective/run/choose.h"
+#include "mlrunner/collective/run/chooser.h"
 #include "mlrunner/collective/simulate.h"
 
 namespace ropewalk::collective {
 namespace {
 
 Chosen ChosenFor(const Communicator& all, const CollectiveCall& call, std::int64_t segment_bytes) {
-  Chosen chosen = ChooseFor(call, all.ranks(), all.shares_memory(), segment_bytes);
+  const Chooser* chooser = all.chooser();
+  Chosen chosen = chooser != nullptr ? chooser->For(call) : ChooseFor(call, all.ranks(), all.shares_memory(), segment_bytes);
   if (call.codec != nullptr) chosen.request.codecs = {*call.codec};
   if (call.mixing != nullptr) chosen.request.mixing = *call.mixing;
   if (call.neighbors != nullptr) chosen.request.neighbors = *call.neighbors;

@@ -13,7 +13,8 @@
 
 namespace ropewalk::collective {
 
-// `segment_bytes`: of the communicator's options, whose table must be Algorithms(). COLL10, COLL11 as the call itself.
+// `segment_bytes`: of the communicator's options, where it has no chooser that knows them; its table must be Algorithms(). COLL10, COLL11
+// as the call itself.
 Result<std::uint64_t> StepsOf(const Communicator& all, const CollectiveCall& call, std::int64_t segment_bytes = 0);
 
 // Of all ranks. `table`: of the communicator's options.

@@ -73,19 +73,29 @@ Choice Choose(const Request& request, bool is_coded, std::int64_t count, bool sh
   return choice;
 }
 
+std::string Describe(const Choice& choice) {
+  std::string text(choice.algorithm);
+  if (choice.segment_bytes > 0) text += ", segments of " + std::to_string(choice.segment_bytes) + " bytes";
+  if (choice.channels > 1) text += ", " + std::to_string(choice.channels) + " channels";
+  return text;
+}
+
+Chosen ChosenFor(const CollectiveCall& call, std::int32_t ranks, const Choice& choice) {
+  return {.algorithm = call.algorithm.empty() ? choice.algorithm : call.algorithm,
+          .request = {.collective = call.collective,
+                      .dtype = call.dtype,
+                      .op = call.op,
+                      .ranks = ranks,
+                      .root = call.root,
+                      .peer = call.peer,
+                      .deterministic = call.deterministic,
+                      .channels = call.channels != 0 ? call.channels : choice.channels,
+                      .segment_bytes = call.segment_bytes != 0 ? call.segment_bytes : choice.segment_bytes}};
+}
+
 Chosen ChooseFor(const CollectiveCall& call, std::int32_t ranks, bool shares_memory, std::int64_t segment_bytes) {
-  Chosen chosen{.request = {.collective = call.collective,
-                            .dtype = call.dtype,
-                            .op = call.op,
-                            .ranks = ranks,
-                            .root = call.root,
-                            .peer = call.peer,
-                            .deterministic = call.deterministic}};
-  const Choice choice = Choose(chosen.request, call.codec != nullptr, call.count, shares_memory, segment_bytes);
-  chosen.algorithm = call.algorithm.empty() ? choice.algorithm : call.algorithm;
-  chosen.request.segment_bytes = choice.segment_bytes;
-  chosen.request.channels = choice.channels;
-  return chosen;
+  const Request request{.collective = call.collective, .dtype = call.dtype, .ranks = ranks, .deterministic = call.deterministic};
+  return ChosenFor(call, ranks, Choose(request, call.codec != nullptr, call.count, shares_memory, segment_bytes));
 }
 
 }  // namespace ropewalk::collective

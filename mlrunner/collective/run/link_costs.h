@@ -1,0 +1,35 @@
+// What messages cost between the ranks of a communicator, measured once for the machines that they are on and kept in a file: the next gang
+// on the same machines need not wait for it.
+//
+//   folder/links-<hash of the key>     the key (form of the file, wire, machine of each rank), the numbers, a checksum
+//
+// A file is written beside its name and renamed, so that who reads at the same time has the old one or the new one, and only its owner may
+// read it. One that is damaged, of another form, or of another key with the same hash is as good as none.
+//
+// Thread rule: functions; CostsOf() as Communicator::Run(). Files may be read and written by any number of processes.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "mlrunner/collective/communicator.h"
+#include "mlrunner/collective/link_model.h"
+#include "mlrunner/collective/run/chooser.h"
+
+namespace ropewalk::collective {
+
+// A blocking call of all ranks, with nothing submitted under way: what rank 0 has on file, or what is measured now (Calibrate), and then
+// kept by rank 0. A file that cannot be written costs time, not the communicator: `not_kept` says why. `machine`: this rank's. `folder`:
+// rank 0's; empty: "links" in the home folder. Fails as Calibrate().
+Result<Costs> CostsOf(Communicator* ranks, ChooseBy by, std::string_view machine, const std::string& folder);
+
+// Of the machines of all ranks, in their order: another placement has other links.
+std::string CostsKey(bool shares_memory, const std::vector<std::string>& machines);
+std::string CostsFile(const std::string& folder, std::string_view key);
+// kNotFound (COLL33) when there is none; kDataLoss (COLL32) when it cannot be read, was damaged, or is another key's.
+Result<LinkModel> ReadCosts(const std::string& folder, std::string_view key);
+// Makes the folder, too. kUnavailable (COLL33).
+Status WriteCosts(const std::string& folder, std::string_view key, const LinkModel& model);
+
+}  // namespace ropewalk::collective
