@@ -265,8 +265,8 @@ class TimeMachine : public Machine {
     Post(rank, to, bytes, done);
   }
 
-  // A library's collective, taken as direct: two rounds in which each byte is sent and received once, over the ways from each rank to the
-  // next.
+  // A library's collective, taken as direct: a round (an allreduce: two) in which each byte is sent and received once, over the ways from
+  // each rank to the next.
   Outcome Native(const Interpreter& at, const Step& step) {
     auto& meeting = natives_[{step.group, at.channel()}];
     if (meeting.released.count(at.rank()) > 0) {
@@ -283,10 +283,12 @@ class TimeMachine : public Machine {
       latency_ns = std::max(latency_ns, static_cast<double>(path.latency_ns));
       ns_per_byte = std::max(ns_per_byte, path.ns_per_byte);
     }
-    double part = Bytes(at, step.dst) * static_cast<double>(size - 1) / static_cast<double>(size);
-    auto ns = static_cast<sim::TimeUs>(2 * (latency_ns + part * ns_per_byte));
-    for (std::int32_t rank : ranks)
-      Sent(rank, at.channel(), rank, NativeBytes(static_cast<std::int64_t>(Bytes(at, step.dst)), static_cast<std::int64_t>(size)));
+    const std::int64_t bytes =
+        NativeBytes(step.native, static_cast<std::int64_t>(Bytes(at, at.program().operands[step.first_operand].chunk)),
+                    static_cast<std::int64_t>(Bytes(at, step.dst)), static_cast<std::int64_t>(size));
+    const double rounds = step.native == Collective::kAllreduce ? 2 : 1;
+    auto ns = static_cast<sim::TimeUs>(rounds * latency_ns + static_cast<double>(bytes) * ns_per_byte);
+    for (std::int32_t rank : ranks) Sent(rank, at.channel(), rank, bytes);
     queue_.After(ns, [this, ranks, key = std::pair(step.group, at.channel())] {
       natives_[key].arrived.clear();
       for (std::int32_t rank : ranks) natives_[key].released[rank] = true;

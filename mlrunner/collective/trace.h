@@ -3,8 +3,11 @@
 // Thread rule: values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
+
+#include "mlrunner/collective/plan.h"
 
 namespace ropewalk::collective {
 
@@ -18,9 +21,12 @@ struct TraceEntry {
 // By rank; within a rank, the entries of one channel are in order, those of different channels are not compared.
 using Trace = std::vector<std::vector<TraceEntry>>;
 
-// What a native collective counts for, whatever its library does: what the direct algorithm sends for each rank. Its entry names the rank
-// itself as the peer.
-inline std::int64_t NativeBytes(std::int64_t bytes, std::int64_t ranks) { return 2 * bytes * (ranks - 1) / ranks; }
+// What a native collective counts for, whatever its library does: what the direct algorithm sends for each rank, on the average where a
+// rank sends all. A rank gives `in_bytes` and gets `out_bytes`; the longer one is the whole vector. Its entry names the rank itself as the
+// peer.
+inline std::int64_t NativeBytes(Collective collective, std::int64_t in_bytes, std::int64_t out_bytes, std::int64_t ranks) {
+  return (collective == Collective::kAllreduce ? 2 : 1) * std::max(in_bytes, out_bytes) * (ranks - 1) / ranks;
+}
 
 // Sorted by channel, so that equal runs are equal values.
 Trace ByChannel(Trace trace);

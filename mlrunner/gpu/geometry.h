@@ -71,4 +71,23 @@ constexpr bool IsLegal(const MatMulShape& s) {
          (s.stride_a == 0 || s.stride_a == s.m * s.k) && (s.stride_b == 0 || s.stride_b == s.k * s.n);
 }
 
+// Whether a fold makes sense.
+constexpr bool IsLegal(const FoldCall& c) {
+  const bool is_float = c.accumulator == Element::kF32, is_scalable = is_float || c.accumulator == Element::kF64;
+  auto fits = [&](Element element, double scale) {
+    const bool is_half = element == Element::kF16 || element == Element::kBF16;
+    return (element == c.accumulator || (is_float && is_half)) && (is_scalable || scale == 1);
+  };
+  if (c.sum == Sum::kAvg || c.accumulator == Element::kF16 || c.accumulator == Element::kBF16 || c.row_count < 1 ||
+      c.row_count > kFoldRowsMax || c.count < 0 || !fits(c.element, c.scale))
+    return false;
+  for (std::int32_t row = 0; row < c.row_count; ++row)
+    if (!fits(c.rows[row].element, c.rows[row].scale)) return false;
+  return true;
+}
+// A fold that changes no number: bits are copied as they are.
+constexpr bool IsCopy(const FoldCall& c) {
+  return c.row_count == 1 && c.rows[0].element == c.element && c.rows[0].scale == 1 && c.scale == 1;
+}
+
 }  // namespace ropewalk::gpu

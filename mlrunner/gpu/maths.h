@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "mlrunner/gpu/plugin_abi.h"
+
 #ifdef __CUDACC__
 #define ROPEWALK_BOTH __host__ __device__
 #else
@@ -45,6 +47,41 @@ ROPEWALK_BOTH inline BFloat16 FromFloat<BFloat16>(float x) {
   // Rounding could carry a not-a-number into infinity or zero.
   if (x != x) return {static_cast<std::uint16_t>(bits >> 16 | 0x40)};
   return {static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+// A number of 16 bits with 5 of exponent.
+struct Float16 {
+  std::uint16_t bits;
+};
+ROPEWALK_BOTH inline float OfBits(std::uint32_t bits) {
+  float y;
+  std::memcpy(&y, &bits, sizeof y);
+  return y;
+}
+ROPEWALK_BOTH inline float ToFloat(Float16 x) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000) << 16, exponent = x.bits >> 10 & 31, mantissa = x.bits & 0x3ff;
+  if (exponent == 31) return OfBits(sign | 0x7f800000 | mantissa << 13);
+  if (exponent != 0) return OfBits(sign | (exponent + 112) << 23 | mantissa << 13);
+  const float value = static_cast<float>(mantissa) * 0x1.0p-24f;  // subnormal: exact in f32
+  return sign != 0 ? -value : value;
+}
+template <>
+ROPEWALK_BOTH inline Float16 FromFloat<Float16>(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  const std::uint32_t sign = bits >> 16 & 0x8000;
+  bits &= 0x7fffffff;
+  if (bits > 0x7f800000) return {static_cast<std::uint16_t>(sign | 0x7e00)};
+  if (bits >= 0x477ff000) return {static_cast<std::uint16_t>(sign | 0x7c00)};  // 65520 and more round to infinity
+  if (bits < 0x38800000) {
+    // Below the smallest normal number the spacing is 2^-24: adding .5 in the right binade rounds to it, ties to even.
+    const float shifted = OfBits(bits) + 0.5f;
+    std::uint32_t rounded;
+    std::memcpy(&rounded, &shifted, sizeof rounded);
+    return {static_cast<std::uint16_t>(sign | (rounded - 0x3f000000))};
+  }
+  bits += 0xfff + (bits >> 13 & 1);
+  return {static_cast<std::uint16_t>(sign | (bits - 0x38000000) >> 13)};
 }
 
 // What AdamW's elements share. Differences from 1 are taken in double: 1 - .999f is off by 1e-5.
@@ -108,6 +145,99 @@ struct TakeSum {
 template <class F>
 ROPEWALK_BOTH void TreeFold(float* of_threads, int half, int thread, F f) {
   if (thread < half) of_threads[thread] = f(of_threads[thread], of_threads[thread + half]);
+}
+
+// ---- folds of collectives: element by element what mlrunner/collective/run/kernels.h does, to the last bit. The compiler must not fuse a
+// product with the sum behind it (--fmad=false).
+
+template <class A>
+ROPEWALK_BOTH A LoadAs(const void* data, Element element, std::int64_t i) {
+  switch (element) {
+    case Element::kF32:
+      return static_cast<A>(static_cast<const float*>(data)[i]);
+    case Element::kF64:
+      return static_cast<A>(static_cast<const double*>(data)[i]);
+    case Element::kF16:
+      return static_cast<A>(ToFloat(static_cast<const Float16*>(data)[i]));
+    case Element::kBF16:
+      return static_cast<A>(ToFloat(static_cast<const BFloat16*>(data)[i]));
+    case Element::kI32:
+      return static_cast<A>(static_cast<const std::int32_t*>(data)[i]);
+    case Element::kI64:
+      return static_cast<A>(static_cast<const std::int64_t*>(data)[i]);
+    case Element::kU8:
+      return static_cast<A>(static_cast<const std::uint8_t*>(data)[i]);
+  }
+  return A{};
+}
+template <class A>
+ROPEWALK_BOTH void StoreAs(A value, Element element, void* data, std::int64_t i) {
+  switch (element) {
+    case Element::kF32:
+      static_cast<float*>(data)[i] = static_cast<float>(value);
+      break;
+    case Element::kF64:
+      static_cast<double*>(data)[i] = static_cast<double>(value);
+      break;
+    case Element::kF16:
+      static_cast<Float16*>(data)[i] = FromFloat<Float16>(static_cast<float>(value));
+      break;
+    case Element::kBF16:
+      static_cast<BFloat16*>(data)[i] = FromFloat<BFloat16>(static_cast<float>(value));
+      break;
+    case Element::kI32:
+      static_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(value);
+      break;
+    case Element::kI64:
+      static_cast<std::int64_t*>(data)[i] = static_cast<std::int64_t>(value);
+      break;
+    case Element::kU8:
+      static_cast<std::uint8_t*>(data)[i] = static_cast<std::uint8_t>(value);
+      break;
+  }
+}
+
+template <class A>
+struct WrapsAs {  // whole numbers wrap round; signed ones must not overflow for that
+  using Type = A;
+};
+template <>
+struct WrapsAs<std::int32_t> {
+  using Type = std::uint32_t;
+};
+template <>
+struct WrapsAs<std::int64_t> {
+  using Type = std::uint64_t;
+};
+
+template <class A>
+ROPEWALK_BOTH A FoldTwo(Sum sum, A a, A b) {
+  using Wrapped = typename WrapsAs<A>::Type;
+  switch (sum) {
+    case Sum::kSum:
+    case Sum::kAvg:
+      return static_cast<A>(static_cast<Wrapped>(a) + static_cast<Wrapped>(b));
+    case Sum::kProd:
+      return static_cast<A>(static_cast<Wrapped>(a) * static_cast<Wrapped>(b));
+    case Sum::kMin:  // a not-a-number on either side stays
+      return b < a || b != b ? b : a;
+    case Sum::kMax:
+      return b > a || b != b ? b : a;
+  }
+  return a;
+}
+template <class A>
+ROPEWALK_BOTH A ScaledBy(A value, double scale) {
+  return scale == 1 ? value : static_cast<A>(static_cast<double>(value) * scale);
+}
+
+// Element i of a fold.
+template <class A>
+ROPEWALK_BOTH void FoldElement(const FoldCall& c, const FoldRow* rows, std::int64_t i) {
+  A result = ScaledBy(LoadAs<A>(rows[0].data, rows[0].element, i), rows[0].scale);
+  for (std::int32_t row = 1; row < c.row_count; ++row)
+    result = FoldTwo(c.sum, result, ScaledBy(LoadAs<A>(rows[row].data, rows[row].element, i), rows[row].scale));
+  StoreAs(ScaledBy(result, c.scale), c.element, c.out, i);
 }
 
 }  // namespace ropewalk::gpu

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "mlrunner/collective/layout.h"
 #include "mlrunner/gpu/gpu.h"
 
 namespace ropewalk::mlrunner {
@@ -21,6 +22,23 @@ constexpr std::chrono::milliseconds kAbortPatience{200};
 Status DeviceFailed(const gpu::Message& why) {
   return Status(Code::kUnavailable, "GPU04", "the GPU has failed", std::string(why.text, strnlen(why.text, sizeof why.text)),
                 "the gang is formed anew");
+}
+
+bool KindOf(collective::Collective collective, NcclCall::Kind* kind) {
+  switch (collective) {
+    case collective::Collective::kAllreduce:
+      return *kind = NcclCall::Kind::kAllReduce, true;
+    case collective::Collective::kBroadcast:
+      return *kind = NcclCall::Kind::kBroadcast, true;
+    case collective::Collective::kReduce:
+      return *kind = NcclCall::Kind::kReduce, true;
+    case collective::Collective::kReduceScatter:
+      return *kind = NcclCall::Kind::kReduceScatter, true;
+    case collective::Collective::kAllgather:
+      return *kind = NcclCall::Kind::kAllGather, true;
+    default:
+      return false;
+  }
 }
 
 }  // namespace
@@ -47,10 +65,10 @@ struct NcclBackend::Stream {
   std::map<std::uint64_t, std::unique_ptr<Begun>> begun;  // of the caller's thread
 };
 
-NcclBackend::NcclBackend(const NcclMeans& means, std::int32_t ranks) : means_(means), ranks_(ranks) {}
+NcclBackend::NcclBackend(const NcclMeans& means, std::int32_t rank, std::int32_t ranks) : means_(means), rank_(rank), ranks_(ranks) {}
 
 Result<std::unique_ptr<NcclBackend>> NcclBackend::Connect(const NcclMeans& means, const NcclRanks& ranks) {
-  std::unique_ptr<NcclBackend> backend(new NcclBackend(means, ranks.ranks));
+  std::unique_ptr<NcclBackend> backend(new NcclBackend(means, ranks.rank, ranks.ranks));
   std::vector<gpu::NcclId> ids(ranks.channels.size());
   if (ranks.rank == 0) {
     for (gpu::NcclId& id : ids) {
@@ -96,9 +114,17 @@ NcclBackend::~NcclBackend() {
   }
 }
 
-NcclBackend::Stream* NcclBackend::Find(const collective::NativeCall& call) const {
-  auto found = std::find_if(streams_.begin(), streams_.end(), [&](const auto& stream) { return stream->channel == call.channel; });
+NcclBackend::Stream* NcclBackend::Find(std::int32_t channel) const {
+  auto found = std::find_if(streams_.begin(), streams_.end(), [&](const auto& stream) { return stream->channel == channel; });
   return found == streams_.end() ? nullptr : found->get();
+}
+
+bool NcclBackend::IsAll(std::span<const std::int32_t> group) const {
+  std::vector<bool> seen(static_cast<std::size_t>(ranks_), false);
+  for (std::int32_t rank : group) {
+    if (rank >= 0 && rank < ranks_) seen[static_cast<std::size_t>(rank)] = true;
+  }
+  return static_cast<std::int32_t>(group.size()) == ranks_ && std::find(seen.begin(), seen.end(), false) == seen.end();
 }
 
 Status NcclBackend::Check(const collective::NativeCall& call) {
@@ -106,22 +132,32 @@ Status NcclBackend::Check(const collective::NativeCall& call) {
     return Status(Code::kInvalid, "COLL12", fmt::format("a native {} of {} cannot be run", Name(call.collective), Name(call.dtype)), why,
                   "choose another algorithm");
   };
-  if (call.collective != collective::Collective::kAllreduce && call.collective != collective::Collective::kBroadcast)
-    return refuse("NCCL is used for allreduce and broadcast");
+  NcclCall::Kind kind = {};
+  if (!KindOf(call.collective, &kind)) return refuse("NCCL is used for allreduce, reduce_scatter, allgather, broadcast and reduce");
   gpu::Element element = {};
   if (!ToElement(call.dtype, &element)) return refuse("NCCL has no such type");
-  std::vector<bool> seen(static_cast<std::size_t>(ranks_), false);
-  for (std::int32_t rank : call.group) {
-    if (rank >= 0 && rank < ranks_) seen[static_cast<std::size_t>(rank)] = true;
-  }
-  if (static_cast<std::int32_t>(call.group.size()) != ranks_ || std::find(seen.begin(), seen.end(), false) != seen.end())
-    return refuse("its group is not all ranks, and only they have a communicator");
+  if (!IsAll(call.group)) return refuse("its group is not all ranks, and only they have a communicator");
   return {};
 }
 
+// Whose parts are as long as the library cuts them; all of them tell that of themselves.
+Status NcclBackend::CheckParts(const collective::NativeCall& call) const {
+  const bool scatters = call.collective == collective::Collective::kReduceScatter;
+  if (!scatters && call.collective != collective::Collective::kAllgather) return {};
+  const std::int64_t whole = scatters ? call.in_count : call.out_count, part = scatters ? call.out_count : call.in_count;
+  const auto place = static_cast<std::int32_t>(std::find(call.group.begin(), call.group.end(), rank_) - call.group.begin());
+  const std::int64_t expected = collective::PartOf(whole, ranks_, place).count;
+  if (part == expected) return {};
+  return Status(Code::kInvalid, "COLL12", fmt::format("a native {} with a part of {} elements", Name(call.collective), part),
+                fmt::format("of {} elements for {} ranks {} are this one's", whole, ranks_, expected),
+                "cut the vector as PartOf() does, or choose another algorithm");
+}
+
 Status NcclBackend::CheckMemory(const collective::NativeCall& call) const {
-  for (const void* memory : {call.in, static_cast<const void*>(call.out)}) {
-    if (call.out_count > 0 && memory != nullptr && means_.api->is_on_device(means_.context, memory) == 0)
+  // Only the root's vector is read in a broadcast, and no count says so.
+  const bool reads = call.in_count > 0 && (call.collective != collective::Collective::kBroadcast || call.group[0] == rank_);
+  for (const void* memory : {reads ? call.in : nullptr, call.out_count > 0 ? static_cast<const void*>(call.out) : nullptr}) {
+    if (memory != nullptr && means_.api->is_on_device(means_.context, memory) == 0)
       return Status(Code::kInvalid, "COLL12", "a native collective of a vector in the host's memory", "NCCL reads and writes device memory",
                     "choose another algorithm");
   }
@@ -138,8 +174,9 @@ Status NcclBackend::Start(std::span<const collective::NativeCall> calls, const s
   RETURN_IF_ERROR(Aborted());
   for (const collective::NativeCall& call : calls) {
     RETURN_IF_ERROR(Check(call));
+    RETURN_IF_ERROR(CheckParts(call));
     RETURN_IF_ERROR(CheckMemory(call));
-    Stream* stream = Find(call);
+    Stream* stream = Find(call.channel);
     if (stream == nullptr || stream->sequence->started() != call.sequence)
       return Status(Code::kInternal, "GPU06", fmt::format("NCCL is given call {} of channel {}", call.sequence, call.channel),
                     stream == nullptr ? "no communicator is for that channel"
@@ -147,41 +184,145 @@ Status NcclBackend::Start(std::span<const collective::NativeCall> calls, const s
   }
   means_.api->stream(means_.context);
   // One group: were they begun one by one, NCCL might wait in the first for a rank that has begun another one first.
-  auto group = [&](std::int32_t code) {
-    if (code == 0) return Status();
-    return Status(Code::kUnavailable, "GPU06", "NCCL failed: a group", means_.nccl->text(code), "the gang is formed anew");
+  RETURN_IF_ERROR(Group([&]() -> Status {
+    for (const collective::NativeCall& call : calls) {
+      NcclCall::Kind kind = {};
+      KindOf(call.collective, &kind);  // Check() has seen that it is one
+      RETURN_IF_ERROR(Find(call.channel)
+                          ->sequence->Add({.kind = kind,
+                                           .number = call.sequence,
+                                           .in = call.in,
+                                           .out = call.out,
+                                           .count = std::max(call.in_count, call.out_count),
+                                           .dtype = call.dtype,
+                                           .op = call.op,
+                                           .root = call.group[0],
+                                           .rank = rank_,
+                                           .group = call.group}));
+    }
+    return {};
+  }));
+  for (const collective::NativeCall& call : calls) RETURN_IF_ERROR(TellTheEnd(Find(call.channel), call.sequence, wake));
+  return {};
+}
+
+Status NcclBackend::Group(const std::function<Status()>& calls) {
+  auto failed = [&](std::int32_t code) {
+    return code == 0 ? Status()
+                     : Status(Code::kUnavailable, "GPU06", "NCCL failed: a group", means_.nccl->text(code), "the gang is formed anew");
   };
-  RETURN_IF_ERROR(group(means_.nccl->group_begin()));
-  Status status;
-  for (const collective::NativeCall& call : calls) {
-    if (!status.ok()) break;
-    status = Find(call)->sequence->Add(
-        {.kind = call.collective == collective::Collective::kAllreduce ? NcclCall::Kind::kAllReduce : NcclCall::Kind::kBroadcast,
-         .number = call.sequence,
-         .in = call.in,
-         .out = call.out,
-         .count = call.out_count,
-         .dtype = call.dtype,
-         .op = call.op,
-         .root = call.group[0]});
-  }
+  RETURN_IF_ERROR(failed(means_.nccl->group_begin()));
+  Status status = calls();
   // Ended whatever happened in it: the thread's next group would lie within it.
-  Status ended = group(means_.nccl->group_end());
-  if (status.ok()) status = std::move(ended);
-  RETURN_IF_ERROR(status);
-  for (const collective::NativeCall& call : calls) {
-    Stream& stream = *Find(call);
-    auto& begun = stream.begun[call.sequence];
-    begun = std::make_unique<Begun>();
-    begun->wake = wake;
-    gpu::Message why = {};
-    if (means_.api->notify(means_.context, stream.stream, Begun::Done, begun.get(), &why) != gpu::Failure::kNone) return DeviceFailed(why);
+  Status ended = failed(means_.nccl->group_end());
+  return status.ok() ? ended : status;
+}
+
+Status NcclBackend::TellTheEnd(Stream* stream, std::uint64_t sequence, const std::function<void()>& wake) {
+  auto& begun = stream->begun[sequence];
+  begun = std::make_unique<Begun>();
+  begun->wake = wake;
+  gpu::Message why = {};
+  if (means_.api->notify(means_.context, stream->stream, Begun::Done, begun.get(), &why) != gpu::Failure::kNone) return DeviceFailed(why);
+  return {};
+}
+
+// ---- rounds ----------------------------------------------------------------------------------------------------------------------------
+
+Status NcclBackend::CheckRounds(const collective::NativeRounds& call) {
+  auto refuse = [](const std::string& why) {
+    return Status(Code::kInvalid, "COLL12", "rounds of sends and receives cannot be run by NCCL", why, "choose another algorithm");
+  };
+  if (!IsAll(call.group)) return refuse("they are not of all ranks, and only they have a communicator");
+  for (const collective::RoundFold& fold : call.rounds->folds) {
+    if (fold.row_count > gpu::kFoldRowsMax)
+      return refuse(fmt::format("one folds {} vectors at once, and a kernel takes {}", fold.row_count, gpu::kFoldRowsMax));
+  }
+  return {};
+}
+
+Result<void*> NcclBackend::Allocate(std::size_t bytes) {
+  void* memory = nullptr;
+  gpu::Message why = {};
+  const gpu::Failure failure = means_.api->allocate(means_.context, bytes, &memory, &why);
+  if (failure == gpu::Failure::kOutOfMemory)
+    return Status(Code::kResourceExhausted, "COLL13", fmt::format("no room for {} bytes of scratch on the device", bytes),
+                  std::string(why.text, strnlen(why.text, sizeof why.text)), "give the device's pool more, or use smaller segments");
+  // What had the memory before may still be at work, on the context's own stream, which ours do not wait for.
+  if (failure != gpu::Failure::kNone || means_.api->synchronize(means_.context, &why) != gpu::Failure::kNone) return DeviceFailed(why);
+  return memory;
+}
+
+void NcclBackend::Free(void* memory) { means_.api->release(means_.context, memory); }
+
+Status NcclBackend::StartRounds(const collective::NativeRounds& call, const std::function<void()>& wake) {
+  std::lock_guard lock(nccl_mutex_);
+  RETURN_IF_ERROR(Aborted());
+  RETURN_IF_ERROR(CheckRounds(call));
+  for (std::size_t memory = 0; memory < call.memories.size(); ++memory) {
+    if (call.rounds->memory_bytes[memory] > 0 && means_.api->is_on_device(means_.context, call.memories[memory]) == 0)
+      return Status(Code::kInvalid, "COLL12", "rounds on a vector in the host's memory", "NCCL reads and writes device memory",
+                    "choose another algorithm");
+  }
+  Stream* stream = Find(call.channel);
+  if (stream == nullptr)
+    return Status(Code::kInternal, "GPU06", fmt::format("NCCL is given rounds on channel {}", call.channel),
+                  "no communicator is for that channel");
+  RETURN_IF_ERROR(stream->sequence->Pass(call.sequence));
+  means_.api->stream(means_.context);
+  for (const collective::Round& round : call.rounds->rounds) {
+    for (std::int32_t fold = round.first_fold; fold < round.first_fold + round.fold_count; ++fold)
+      RETURN_IF_ERROR(StartFold(call, call.rounds->folds[static_cast<std::size_t>(fold)], stream));
+    if (round.transfer_count > 0) RETURN_IF_ERROR(Group([&] { return StartGroup(call, round, stream); }));
+  }
+  return TellTheEnd(stream, call.sequence, wake);
+}
+
+Status NcclBackend::StartFold(const collective::NativeRounds& call, const collective::RoundFold& fold, Stream* stream) {
+  auto at = [&](const collective::RoundPlace& place) {
+    return static_cast<char*>(call.memories[static_cast<std::size_t>(place.memory)]) + place.offset_bytes;
+  };
+  gpu::FoldRow rows[gpu::kFoldRowsMax];
+  for (std::int32_t i = 0; i < fold.row_count; ++i) {
+    const collective::RoundRow& row = call.rounds->rows[static_cast<std::size_t>(fold.first_row + i)];
+    rows[i] = {.data = at(row.from), .scale = row.scale, .element = {}};
+    ToElement(row.dtype, &rows[i].element);
+  }
+  gpu::FoldCall told = {.sum = SumOf(call.op),
+                        .accumulator = {},
+                        .element = {},
+                        .row_count = fold.row_count,
+                        .rows = rows,
+                        .scale = fold.scale,
+                        .count = fold.count,
+                        .out = at(fold.out)};
+  ToElement(call.accumulator, &told.accumulator);
+  ToElement(fold.dtype, &told.element);
+  gpu::Message why = {};
+  if (means_.api->fold(means_.context, stream->stream, &told, &why) != gpu::Failure::kNone) return DeviceFailed(why);
+  return {};
+}
+
+Status NcclBackend::StartGroup(const collective::NativeRounds& call, const collective::Round& round, Stream* stream) {
+  for (std::int32_t t = round.first_transfer; t < round.first_transfer + round.transfer_count; ++t) {
+    const collective::Transfer& transfer = call.rounds->transfers[static_cast<std::size_t>(t)];
+    char* at = static_cast<char*>(call.memories[static_cast<std::size_t>(transfer.place.memory)]) + transfer.place.offset_bytes;
+    const auto count = static_cast<std::size_t>(transfer.count);
+    gpu::Element element = {};
+    ToElement(transfer.dtype, &element);
+    const std::int32_t code = transfer.sends ? means_.nccl->send(at, count, element, transfer.peer, stream->comm, stream->stream)
+                                             : means_.nccl->receive(at, count, element, transfer.peer, stream->comm, stream->stream);
+    if (code != 0)
+      return Status(Code::kUnavailable, "GPU06",
+                    fmt::format("NCCL failed: {} of {} {} with rank {}", transfer.sends ? "a send" : "a receive", transfer.count,
+                                Name(transfer.dtype), transfer.peer),
+                    means_.nccl->text(code), "the gang is formed anew");
   }
   return {};
 }
 
 Result<bool> NcclBackend::IsDone(const collective::NativeCall& call) {
-  Stream* stream = Find(call);
+  Stream* stream = Find(call.channel);
   auto found = stream == nullptr ? std::map<std::uint64_t, std::unique_ptr<Begun>>::iterator() : stream->begun.find(call.sequence);
   if (stream == nullptr || found == stream->begun.end())
     return Status(Code::kInternal, "GPU06", fmt::format("NCCL is asked for call {} of channel {}", call.sequence, call.channel),

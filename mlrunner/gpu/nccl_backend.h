@@ -1,12 +1,14 @@
 // The native steps of collective plans by NCCL: a communicator and a stream of the device for each of the plan's streams, so that none
 // waits for another, and within each the calls by their numbers (nccl_sequence.h).
 //
-// Allreduce and broadcast over all ranks, on vectors in device memory. NCCL's kernels wait for each other on the device: streams that run
-// at the same time need room on it for all of them.
+// Allreduce, reduce-scatter, allgather, broadcast and reduce over all ranks; and plans that were made into rounds, all of whose folds and
+// groups are queued on the stream at once. Vectors lie in device memory, and hold their numbers when the call is started. NCCL's kernels
+// wait for each other on the device: streams that run at the same time need room on it for all of them.
 //
 // Owner: whoever makes the collective communicator; it must outlive that. Thread rule: that of NativeBackend.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -45,20 +47,31 @@ class NcclBackend : public collective::NativeBackend {
 
   Status Check(const collective::NativeCall& call) override;
   Status Start(std::span<const collective::NativeCall> calls, const std::function<void()>& wake) override;
+  Status CheckRounds(const collective::NativeRounds& call) override;
+  Status StartRounds(const collective::NativeRounds& call, const std::function<void()>& wake) override;
+  Result<void*> Allocate(std::size_t bytes) override;
+  void Free(void* memory) override;
   Result<bool> IsDone(const collective::NativeCall& call) override;
   void Abort(const Status& why) override;
 
  private:
   struct Begun;
   struct Stream;
-  NcclBackend(const NcclMeans& means, std::int32_t ranks);
+  NcclBackend(const NcclMeans& means, std::int32_t rank, std::int32_t ranks);
   Status MakeStream(std::int32_t channel, std::int32_t rank, const gpu::NcclId& id);
-  Stream* Find(const collective::NativeCall& call) const;
+  Stream* Find(std::int32_t channel) const;
+  bool IsAll(std::span<const std::int32_t> group) const;
+  // Runs `calls` as one group.
+  Status Group(const std::function<Status()>& calls);
+  Status StartFold(const collective::NativeRounds& call, const collective::RoundFold& fold, Stream* stream);
+  Status StartGroup(const collective::NativeRounds& call, const collective::Round& round, Stream* stream);
+  Status TellTheEnd(Stream* stream, std::uint64_t sequence, const std::function<void()>& wake);
+  Status CheckParts(const collective::NativeCall& call) const;
   Status CheckMemory(const collective::NativeCall& call) const;
   Status Aborted();
 
   const NcclMeans means_;
-  const std::int32_t ranks_;
+  const std::int32_t rank_, ranks_;
   std::vector<std::unique_ptr<Stream>> streams_;  // const once connected
   std::mutex abort_mutex_;                        // one Abort() at a time
   std::mutex nccl_mutex_;                         // NCCL's communicators: no call after they were aborted

@@ -14,7 +14,9 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "mlrunner/collective/types.h"
@@ -23,16 +25,20 @@
 namespace ropewalk::mlrunner {
 
 struct NcclCall {
-  enum class Kind : std::uint8_t { kAllReduce, kBroadcast } kind = Kind::kAllReduce;
+  enum class Kind : std::uint8_t { kAllReduce, kBroadcast, kReduce, kReduceScatter, kAllGather } kind = Kind::kAllReduce;
   std::uint64_t number = 0;
   const void* in = nullptr;  // device memory; broadcast: read by the root only
-  void* out = nullptr;       // may be `in`
-  std::int64_t count = 0;
+  void* out = nullptr;       // may be `in`, or where this rank's part lies in the other; reduce: written by the root only
+  std::int64_t count = 0;    // elements of the whole vector
   Dtype dtype = Dtype::kF32;
   collective::ReduceOp op = collective::ReduceOp::kSum;
   std::int32_t root = 0;
-  bool ends_group = true;  // false: it waits for the next, to be started with it
+  std::int32_t rank = 0;                // reduce-scatter, allgather: this rank
+  std::span<const std::int32_t> group;  // and whose the parts of the vector are, in the order in which they lie there; alive until Add()
+  bool ends_group = true;               // false: it waits for the next, to be started with it
 };
+
+gpu::Sum SumOf(collective::ReduceOp op);
 
 class NcclSequence {
  public:
@@ -44,6 +50,8 @@ class NcclSequence {
   // type or count that NCCL does not take; kResourceExhausted (GPU06): kWaitingMax calls wait for one that does not come; kUnavailable
   // (GPU06): NCCL has failed, now and for all later calls.
   Status Add(const NcclCall& call);
+  // The next number is a call that the caller starts on the stream by itself. kInvalid (GPU06) when it is not the next, or another waits.
+  Status Pass(std::uint64_t number);
   // How many have been started: those with smaller numbers.
   std::uint64_t started() const { return started_; }
   std::size_t waiting() const { return waiting_.size(); }
@@ -54,14 +62,19 @@ class NcclSequence {
  private:
   Status StartWhole();
   Status StartGroup(std::uint64_t end);
-  Status Start(const NcclCall& call);
+  struct Waiting {
+    NcclCall call;
+    std::vector<std::int32_t> group;
+  };
+  Status Start(const Waiting& waiting);
+  std::int32_t StartParts(const NcclCall& call, std::span<const std::int32_t> group, gpu::Element element);
   Status Fail(std::int32_t code, const std::string& what);
 
   const gpu::NcclTable* table_;
   gpu::NcclComm comm_;
   void* stream_;
   std::uint64_t started_ = 0;
-  std::map<std::uint64_t, NcclCall> waiting_;
+  std::map<std::uint64_t, Waiting> waiting_;
   Status failed_;
 };
 

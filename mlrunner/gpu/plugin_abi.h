@@ -13,7 +13,7 @@
 
 namespace ropewalk::gpu {
 
-inline constexpr std::uint32_t kAbiVersion = 2;
+inline constexpr std::uint32_t kAbiVersion = 3;
 inline constexpr const char* kApiSymbol = "ropewalk_gpu_api";
 
 enum class Failure : std::int32_t {
@@ -72,8 +72,28 @@ struct CrossEntropyCall {
   void* logits_gradient;
 };
 
-// NCCL, or what stands in for it. Functions give 0 or a code that `text` explains; they start work on the stream, and do not wait for it.
 enum class Sum : std::int32_t { kSum, kMin, kMax, kProd, kAvg };
+
+// out = scale · (((row 0 op row 1) op row 2) ...), each row times its own scale first, in the accumulator's type; rounded once. `out` may
+// be one of the rows and overlaps none otherwise.
+inline constexpr std::int32_t kFoldRowsMax = 128;
+struct FoldRow {
+  const void* data;
+  double scale;
+  Element element;
+};
+struct FoldCall {
+  Sum sum;              // not kAvg
+  Element accumulator;  // kF32 for it and all halves; any other type is its own, and that of all rows and `out`
+  Element element;      // of out
+  std::int32_t row_count;
+  const FoldRow* rows;  // read before fold() returns
+  double scale;         // of whole numbers 1, as their rows' scales
+  std::int64_t count;
+  void* out;
+};
+
+// NCCL, or what stands in for it. Functions give 0 or a code that `text` explains; they start work on the stream, and do not wait for it.
 struct NcclId {
   char bytes[128];
 };
@@ -87,7 +107,16 @@ struct NcclTable {
   std::int32_t (*group_begin)();
   std::int32_t (*group_end)();
   std::int32_t (*all_reduce)(const void* in, void* out, std::size_t count, Element element, Sum sum, NcclComm comm, void* stream);
+  // What only the root reads or writes may be null elsewhere.
   std::int32_t (*broadcast)(const void* in, void* out, std::size_t count, Element element, std::int32_t root, NcclComm comm, void* stream);
+  std::int32_t (*reduce)(const void* in, void* out, std::size_t count, Element element, Sum sum, std::int32_t root, NcclComm comm,
+                         void* stream);
+  // `count` is what each rank gets (reduce_scatter) or gives (all_gather): the same for all.
+  std::int32_t (*reduce_scatter)(const void* in, void* out, std::size_t count, Element element, Sum sum, NcclComm comm, void* stream);
+  std::int32_t (*all_gather)(const void* in, void* out, std::size_t count, Element element, NcclComm comm, void* stream);
+  // Outside of a group each waits on the stream for its peer's other half.
+  std::int32_t (*send)(const void* in, std::size_t count, Element element, std::int32_t peer, NcclComm comm, void* stream);
+  std::int32_t (*receive)(void* out, std::size_t count, Element element, std::int32_t peer, NcclComm comm, void* stream);
   const char* (*text)(std::int32_t code);
 };
 
@@ -137,6 +166,8 @@ struct Api {
   // fails. It must not call the plugin.
   Failure (*notify)(Context* context, void* stream, void (*call)(void* data), void* data, Message* why);
   std::int32_t (*is_on_device)(Context* context, const void* memory);
+  // On a stream that make_stream() gave, or, null, on the context's own.
+  Failure (*fold)(Context* context, void* stream, const FoldCall* call, Message* why);
 };
 
 }  // namespace ropewalk::gpu

@@ -149,7 +149,7 @@ TEST_P(Mutants, WhatSomeScheduleGetsWrongIsRefused) {
   int mutants = 0, refused = 0, harmless = 0, strict = 0;
   std::map<std::string, int> by_tag;
   for (const Case& one : AllCases(ranks, 8)) {
-    if (one.algorithm == "native") continue;  // one step that belongs to a library
+    if (one.algorithm.starts_with("native")) continue;  // one step that belongs to a library
     auto plan = BuildPlan(one.algorithm, one.request);
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();
     ASSERT_EQ(FaultOf(*plan, count, seed, 30), "") << Name(one);

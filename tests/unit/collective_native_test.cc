@@ -1,13 +1,16 @@
 // Native steps: what they give, in which order a library gets them, and what happens without one, with a broken one, or when a rank fails.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <string>
 
 #include "base/random.h"
 #include "mlrunner/collective/check/check.h"
 #include "mlrunner/collective/simulate.h"
 #include "tests/unit/collective_gang.h"
 #include "tests/unit/collective_library.h"
+#include "tests/unit/collective_plans.h"
 #include "tests/unit/collective_ranks.h"
 
 namespace ropewalk::collective::testing {
@@ -38,6 +41,8 @@ void PromiseTwo(PostWriter& post) {
 }
 const Algorithm kTwo{"two_groups", Collective::kAllreduce, false, DeclareTwo, WriteTwo, PromiseTwo};
 
+constexpr std::int32_t kUntouched = -77777;
+
 struct Ran {
   std::vector<std::vector<std::int32_t>> in, out, all;  // by rank
   std::vector<Status> statuses;
@@ -56,7 +61,7 @@ Ran RunAll(const Plan& plan, std::int64_t count, int rounds, std::uint64_t seed,
   OnAllRanks(ranks, [&](std::int32_t rank) {
     Random random = Random::ForPurpose(seed, static_cast<std::uint64_t>(rank));
     for (std::int64_t i = 0; i < count; ++i) ran.in[rank].push_back(static_cast<std::int32_t>(random.Below(2000)) - 1000);
-    ran.out[rank].resize(count), ran.all[rank].resize(count);
+    ran.out[rank].resize(count, kUntouched), ran.all[rank].resize(count);
     NativeDesk desk(ran.libraries[rank].get(), &fabric.endpoint(rank));
     auto instance = Instance::Make(&plan.header, &plan.programs[rank], {.count = count}, &fabric.endpoint(rank), {.native = &desk});
     Status& status = ran.statuses[rank];
@@ -117,6 +122,95 @@ TEST(Native, SumsAreThoseOfThePlainModelWithTheTraceOfVirtualTime) {
   }
 }
 
+// The other collectives: what is at each rank's `out` afterwards, by a plain loop.
+std::vector<std::int32_t> Expected(const Plan& plan, const Ran& ran, std::int64_t count, std::int32_t rank) {
+  const Request& request = plan.header.request;
+  const auto part = [&](std::int32_t of) { return PartOf(count, request.ranks, of); };
+  std::vector<std::int32_t> expected(static_cast<std::size_t>(count), kUntouched);
+  if (request.collective == Collective::kBroadcast) return ran.in[request.root];
+  if (request.collective == Collective::kAllgather) {
+    for (std::int32_t of = 0; of < request.ranks; ++of) std::copy_n(ran.in[of].begin(), part(of).count, expected.begin() + part(of).offset);
+    return expected;
+  }
+  if (request.collective == Collective::kReduce && rank != request.root) return expected;
+  const Extent mine = request.collective == Collective::kReduceScatter ? part(rank) : Extent{0, count};
+  for (std::int64_t i = 0; i < mine.count; ++i) {
+    std::int32_t result = ran.in[0][mine.offset + i];
+    for (std::int32_t of = 1; of < request.ranks; ++of) {
+      const std::int32_t x = ran.in[of][mine.offset + i];
+      result = request.op == ReduceOp::kMin ? std::min(result, x) : request.op == ReduceOp::kMax ? std::max(result, x) : result + x;
+    }
+    expected[i] = result;
+  }
+  return expected;
+}
+
+TEST(Native, EveryCollectiveLeavesWhatItPromisesWithTheTraceOfVirtualTime) {
+  for (std::int32_t ranks : {1, 2, 3, 5, 8})
+    for (std::int64_t count : {0, 1, 7, 8, 1003})
+      for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax})
+        for (const Case& one : AllCases(ranks, 0, Dtype::kI32)) {
+          if (!one.algorithm.starts_with("native_")) continue;
+          Request request = one.request;
+          request.op = op;
+          const std::string what = Name(one) + " N=" + std::to_string(count) + " " + std::string(collective::Name(op));
+          Plan plan = Built(BuildPlan(one.algorithm, request));
+          LibraryMeeting meeting;
+          Ran ran = RunAll(plan, count, 1, 11, &meeting);
+          for (std::int32_t rank = 0; rank < ranks; ++rank) {
+            ASSERT_TRUE(ran.statuses[rank].ok()) << what << ": " << ran.statuses[rank].ToString();
+            ASSERT_EQ(ran.out[rank], Expected(plan, ran, count, rank)) << what << " rank " << rank;
+          }
+          auto simulated = Simulate(plan, {.sizes = {.count = count}, .trace = true});
+          ASSERT_TRUE(simulated.ok()) << what;
+          EXPECT_EQ(ran.trace, simulated->trace) << what;
+        }
+}
+
+// The proof knows whose vector is whose: a group that begins with another rank has another root.
+TEST(Native, ARootThatIsNotTheFirstOfItsGroupIsFound) {
+  for (const char* algorithm : {"native_broadcast", "native_reduce"}) {
+    const Collective collective = algorithm == std::string("native_broadcast") ? Collective::kBroadcast : Collective::kReduce;
+    Plan plan = Built(BuildPlan(algorithm, {.collective = collective, .ranks = 4, .root = 2}));
+    EXPECT_TRUE(CheckAll(plan).ok()) << CheckAll(plan).ToString();
+    std::rotate(plan.header.groups[0].begin(), plan.header.groups[0].begin() + 1, plan.header.groups[0].end());
+    Status status = Check(plan, {.sizes = {.count = 9}}).status();
+    // A reduce finds it before: only the root has room for what the first gets.
+    EXPECT_EQ(status.tag(), collective == Collective::kBroadcast ? "COLL06" : "COLL03") << status.ToString();
+  }
+}
+
+// Whom a rank gets nothing of, it has not waited for.
+TEST(Native, OnlyWhatReachesAllRanksFromAllIsABarrier) {
+  for (const Case& one : AllCases(3, 0)) {
+    if (!one.algorithm.starts_with("native")) continue;
+    Plan plan = Built(BuildPlan(one.algorithm, one.request));
+    PostWriter(plan.header, &(plan.post = {})).Add({.kind = ClaimKind::kBarrier});
+    const bool is_rooted = one.request.collective == Collective::kBroadcast || one.request.collective == Collective::kReduce;
+    auto checked = Check(plan, {.sizes = {.count = 9}});
+    EXPECT_EQ(checked.ok(), !is_rooted) << Name(one) << " " << checked.status().ToString();
+  }
+}
+
+TEST(Native, MeansAndDeterministicSumsAreRefusedWithTheReason) {
+  for (const Case& one : AllCases(3, 0)) {
+    if (!one.algorithm.starts_with("native")) continue;
+    const bool sums = Folds(one.request.collective);
+    Request mean = one.request, strict = one.request;
+    mean.op = ReduceOp::kAvg;
+    strict.deterministic = true;
+    Status no_mean = BuildPlan(one.algorithm, mean).status(), no_order = BuildPlan(one.algorithm, strict).status();
+    EXPECT_EQ(no_mean.tag(), sums ? "COLL10" : "") << Name(one);
+    EXPECT_EQ(no_order.tag(), sums ? "COLL10" : "") << Name(one);
+    if (!sums) continue;
+    EXPECT_NE(no_mean.why().find("NCCL multiplies before it adds"), std::string::npos) << no_mean.ToString();
+    // A builder that says that it keeps the order is found by the proof.
+    Plan lies = Built(BuildPlan(one.algorithm, one.request));
+    lies.header.request.deterministic = true;
+    EXPECT_EQ(Check(lies, {.sizes = {.count = 9}}).status().tag(), "COLL08") << Name(one);
+  }
+}
+
 // The control: the sums above come from the library, and from nothing beside it.
 TEST(Native, ALibraryThatForgetsARankIsSeen) {
   Plan plan = Built(BuildPlan("native", {.dtype = Dtype::kI32, .ranks = 3}));
@@ -144,6 +238,30 @@ TEST(Native, StreamsKeepTheirOrderAndWhatIsReadyTogetherIsOneGroup) {
   }
 }
 
+// Whoever is its root: the ranks of a communicator are one stream on a channel.
+TEST(Native, CallsWithOtherRootsAreOneStream) {
+  LibraryMeeting meeting;
+  Fabric fabric(Kind::kThreads, 3, 1);
+  std::vector<Plan> plans;
+  for (std::int32_t root : {0, 2, 1, 0})
+    plans.push_back(
+        Built(BuildPlan("native_broadcast", {.collective = Collective::kBroadcast, .dtype = Dtype::kI32, .ranks = 3, .root = root})));
+  OnAllRanks(3, [&](std::int32_t rank) {
+    CpuLibrary library(rank, &meeting);
+    NativeDesk desk(&library, &fabric.endpoint(rank));
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      std::int32_t in = 10 * rank, out = kUntouched;
+      auto instance = Instance::Make(&plans[i].header, &plans[i].programs[rank], {.count = 1}, &fabric.endpoint(rank), {.native = &desk});
+      ASSERT_TRUE(instance.ok()) << instance.status().ToString();
+      ASSERT_TRUE((*instance)->Bind(std::vector<void*>{&in, &out}).ok());
+      Status status = (*instance)->Run();
+      ASSERT_TRUE(status.ok()) << status.ToString();
+      EXPECT_EQ(out, 10 * plans[i].header.request.root);
+      EXPECT_EQ(library.groups.back()[0].second, i);
+    }
+  });
+}
+
 TEST(Native, WithoutALibraryThePlanIsRefusedAndSaysWhatToDo) {
   Plan plan = Built(BuildPlan("native", {.dtype = Dtype::kI32, .ranks = 2}));
   Fabric fabric(Kind::kThreads, 2, 1);
@@ -162,7 +280,7 @@ TEST(Native, WithoutALibraryThePlanIsRefusedAndSaysWhatToDo) {
 // A library's own refusal is passed on.
 TEST(Native, WhatTheLibraryCannotDoIsRefusedBeforeAnythingMoves) {
   Plan plan = Built(BuildPlan("native", {.dtype = Dtype::kI32, .ranks = 2}));
-  for (Program& program : plan.programs) program.steps[0].native = Collective::kAllgather;
+  for (Program& program : plan.programs) program.steps[0].native = Collective::kGather;
   LibraryMeeting meeting;
   CpuLibrary library(0, &meeting);
   Fabric fabric(Kind::kThreads, 2, 1);
@@ -203,6 +321,41 @@ TEST(Native, CommunicatorsRunAndSubmitThem) {
       }
       for (const Handle& handle : handles) ASSERT_TRUE(all.Wait(handle).ok());
       for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(x[i], std::vector<float>(1000, static_cast<float>(3 * i + 3)));
+    });
+}
+
+TEST(Native, CommunicatorsRunTheOtherCollectivesByName) {
+  for (Wire wire : {Wire::kShared, Wire::kTcp})
+    WithLibraries(3, wire, [&](Communicator& all, Meeting&) {
+      constexpr std::int64_t kCount = 7;
+      const Extent mine = PartOf(kCount, 3, all.rank());
+      std::vector<float> in(kCount), sum(kCount), from_last(kCount), side_by_side;
+      for (std::int64_t i = 0; i < kCount; ++i) {
+        in[i] = static_cast<float>(10 * all.rank() + i);
+        sum[i] = static_cast<float>(30 + 3 * i);
+        from_last[i] = static_cast<float>(20 + i);
+      }
+      for (std::int32_t of = 0; of < 3; ++of)
+        for (std::int64_t i = 0; i < PartOf(kCount, 3, of).count; ++i) side_by_side.push_back(static_cast<float>(10 * of + i));
+      const std::vector<float> part_of_sum(sum.begin() + mine.offset, sum.begin() + mine.end());
+      const std::vector<float> nothing(kCount, -1);
+      auto call = [&](Collective collective, std::string_view algorithm, const std::vector<float>& expected) {
+        std::vector<float> out = nothing;
+        Status status = all.Run({.collective = collective,
+                                 .in = in.data(),
+                                 .out = out.data(),
+                                 .count = kCount,
+                                 .root = 2,
+                                 .name = "x",
+                                 .algorithm = algorithm});
+        ASSERT_TRUE(status.ok()) << algorithm << ": " << status.ToString();
+        out.resize(expected.size());
+        EXPECT_EQ(out, expected) << algorithm;
+      };
+      call(Collective::kBroadcast, "native_broadcast", from_last);
+      call(Collective::kReduce, "native_reduce", all.rank() == 2 ? sum : nothing);
+      call(Collective::kReduceScatter, "native_reduce_scatter", part_of_sum);
+      call(Collective::kAllgather, "native_allgather", side_by_side);
     });
 }
 

@@ -118,6 +118,10 @@ inline std::vector<Case> AllCases(std::int32_t ranks, std::int64_t segment_bytes
   add("window", {.collective = Collective::kMix, .mixing = RingOfNeighbours(ranks)});
   add("window_relaxed", {.collective = Collective::kMix, .mixing = RingOfNeighbours(ranks)});
   add("native", {});
+  add("native_reduce_scatter", {.collective = Collective::kReduceScatter});
+  add("native_allgather", {.collective = Collective::kAllgather});
+  add("native_broadcast", {.collective = Collective::kBroadcast, .root = last});
+  add("native_reduce", {.collective = Collective::kReduce, .root = middle});
   return cases;
 }
 

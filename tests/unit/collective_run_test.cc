@@ -233,7 +233,8 @@ TEST_P(Runs, HaveTheTraceOfVirtualTime) {
         EXPECT_GT(ran.steps, 0u) << what;
       }
     }
-  EXPECT_EQ(needy, (std::set<std::string>{"eager", "native", "window", "window_relaxed"}));
+  EXPECT_EQ(needy, (std::set<std::string>{"eager", "native", "native_allgather", "native_broadcast", "native_reduce",
+                                          "native_reduce_scatter", "window", "window_relaxed"}));
   for (const Algorithm& algorithm : Algorithms())
     EXPECT_EQ(ran_here.count(std::string(algorithm.name)) + needy.count(std::string(algorithm.name)), 1u)
         << algorithm.name << " has no line in AllCases";

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <set>
 #include <string>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "mlrunner/gpu/geometry.h"
 #include "mlrunner/gpu/plugin_abi.h"
 
 namespace ropewalk::gpu {
@@ -65,6 +67,26 @@ class FakeNccl {
             [](const void*, void*, std::size_t count, Element element, std::int32_t root, NcclComm comm, void*) {
               return now_->Start(comm,
                                  "broadcast of " + std::to_string(count) + ", type " + Number(element) + ", root " + std::to_string(root));
+            },
+        .reduce =
+            [](const void*, void*, std::size_t count, Element element, Sum sum, std::int32_t root, NcclComm comm, void*) {
+              return now_->Start(comm, "reduce of " + std::to_string(count) + ", type " + Number(element) + ", sum " + Number(sum) +
+                                           ", root " + std::to_string(root));
+            },
+        .reduce_scatter =
+            [](const void*, void*, std::size_t count, Element element, Sum sum, NcclComm comm, void*) {
+              return now_->Start(comm, "reduce_scatter of " + std::to_string(count) + ", type " + Number(element) + ", sum " + Number(sum));
+            },
+        .all_gather = [](const void*, void*, std::size_t count, Element element, NcclComm comm,
+                         void*) { return now_->Start(comm, "all_gather of " + std::to_string(count) + ", type " + Number(element)); },
+        .send =
+            [](const void*, std::size_t count, Element element, std::int32_t peer, NcclComm comm, void*) {
+              return now_->Start(comm, "send of " + std::to_string(count) + ", type " + Number(element) + ", to " + std::to_string(peer));
+            },
+        .receive =
+            [](void*, std::size_t count, Element element, std::int32_t peer, NcclComm comm, void*) {
+              return now_->Start(comm,
+                                 "receive of " + std::to_string(count) + ", type " + Number(element) + ", from " + std::to_string(peer));
             },
         .text = [](std::int32_t code) { return code == kFailure ? "a fake failure" : "no failure"; },
     };
@@ -132,6 +154,12 @@ class FakeStreams {
     static constexpr Api kApi = {
         .abi_version = kAbiVersion,
         .bytes = sizeof(Api),
+        .allocate = [](Context* context, std::size_t bytes, void** memory, Message* why) -> Failure {
+          if (bytes > Of(context).room_bytes) return why->text[0] = 0, Failure::kOutOfMemory;
+          return ++Of(context).allocated, *memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64), Failure::kNone;
+        },
+        .release = [](Context* context, void* memory) { --Of(context).allocated, std::free(memory); },
+        .synchronize = [](Context*, Message*) -> Failure { return Failure::kNone; },
         .is_idle = [](Context* context, void*, std::int32_t* idle, Message* why) -> Failure {
           why->text[0] = 0;
           return *idle = 0, Of(context).is_broken ? Failure::kDevice : Failure::kNone;
@@ -147,6 +175,13 @@ class FakeStreams {
           return Of(context).work.push_back({stream, call, data}), Failure::kNone;
         },
         .is_on_device = [](Context* context, const void* memory) -> std::int32_t { return memory == Of(context).host_memory ? 0 : 1; },
+        .fold = [](Context* context, void*, const FoldCall* call, Message* why) -> Failure {
+          FakeNcclRank* notes = Of(context).notes;
+          if (!IsLegal(*call)) return why->text[0] = 0, Failure::kInvalid;
+          if (notes != nullptr)
+            notes->groups.push_back({"fold of " + std::to_string(call->count) + ", rows " + std::to_string(call->row_count)});
+          return Failure::kNone;
+        },
     };
     return kApi;
   }
@@ -172,6 +207,9 @@ class FakeStreams {
   bool work_ends = false;  // all of it, when it is waited for: the communicators were aborted
   bool has_hung = false;   // somebody waited for work that does not end
   const void* host_memory = nullptr;
+  FakeNcclRank* notes = nullptr;  // where folds are noted, between the groups
+  std::size_t room_bytes = std::size_t{1} << 30;
+  int allocated = 0;
 
  private:
   static FakeStreams& Of(Context* context) { return *reinterpret_cast<FakeStreams*>(context); }

@@ -114,7 +114,7 @@ TEST_F(NcclNative, SaysWhatItCannotRun) {
   ASSERT_TRUE(streams_[0].End(1));
   EXPECT_TRUE(*backend->IsDone(call));
   EXPECT_FALSE(backend->IsDone(call).ok()) << "it is asked once too often";
-  for (Collective collective : {Collective::kReduceScatter, Collective::kAllgather, Collective::kBarrier}) {
+  for (Collective collective : {Collective::kGather, Collective::kAllToAll, Collective::kBarrier}) {
     call = Call(0, 1);
     call.collective = collective;
     EXPECT_EQ(backend->Check(call).tag(), "COLL12");
@@ -136,6 +136,51 @@ TEST_F(NcclNative, SaysWhatItCannotRun) {
   EXPECT_EQ(Start(backend.get(), {Call(0, 2)}).tag(), "GPU06") << "number 1 is missing";
   EXPECT_EQ(nccl_.comms[1].groups.size(), 0u);
   EXPECT_TRUE(streams_[0].work.empty());
+}
+
+// Parts of one length are NCCL's own form; others, and an order that is not that of the ranks, a collective for each part in one group.
+TEST_F(NcclNative, PartsOfAnyLengthAreOneGroup) {
+  struct Said {
+    Collective collective;
+    std::int64_t whole, part;
+    std::vector<std::int32_t> group;
+    std::vector<std::string> calls;
+  };
+  const std::vector<std::int32_t> turned = {1, 0};
+  const std::vector<Said> all = {
+      {Collective::kReduceScatter, 10, 5, kBoth, {"reduce_scatter of 5, type 0, sum 2"}},
+      {Collective::kReduceScatter, 11, 6, kBoth, {"reduce of 6, type 0, sum 2, root 0", "reduce of 5, type 0, sum 2, root 1"}},
+      {Collective::kReduceScatter, 1, 1, kBoth, {"reduce of 1, type 0, sum 2, root 0"}},
+      {Collective::kReduceScatter, 10, 5, turned, {"reduce of 5, type 0, sum 2, root 1", "reduce of 5, type 0, sum 2, root 0"}},
+      {Collective::kAllgather, 10, 5, kBoth, {"all_gather of 5, type 0"}},
+      {Collective::kAllgather, 11, 6, kBoth, {"broadcast of 6, type 0, root 0", "broadcast of 5, type 0, root 1"}},
+      {Collective::kAllgather, 11, 5, turned, {"broadcast of 6, type 0, root 1", "broadcast of 5, type 0, root 0"}},
+      {Collective::kReduce, 10, 10, turned, {"reduce of 10, type 0, sum 2, root 1"}},
+      {Collective::kBroadcast, 10, 10, turned, {"broadcast of 10, type 0, root 1"}},
+      {Collective::kAllreduce, 10, 10, kBoth, {"allreduce of 10, type 0, sum 2"}}};
+  auto backend = Connect(0);
+  ASSERT_NE(backend, nullptr);
+  std::uint64_t sequence = 0;
+  for (const Said& said : all) {
+    const bool gathers = said.collective == Collective::kAllgather;
+    NativeCall call = Call(0, sequence++);
+    call.collective = said.collective;
+    call.op = collective::ReduceOp::kMax;
+    call.group = said.group;
+    (gathers ? call.out_count : call.in_count) = said.whole;
+    (gathers ? call.in_count : call.out_count) = said.part;
+    ASSERT_TRUE(Start(backend.get(), {call}).ok());
+    EXPECT_EQ(nccl_.comms[0].groups.back(), said.calls);
+    ASSERT_TRUE(streams_[0].End(1));
+    EXPECT_TRUE(*backend->IsDone(call));
+  }
+  // A part that another rank would cut otherwise.
+  NativeCall call = Call(0, sequence);
+  call.collective = Collective::kReduceScatter;
+  call.in_count = 11;
+  call.out_count = 5;
+  EXPECT_EQ(Start(backend.get(), {call}).tag(), "COLL12");
+  EXPECT_EQ(nccl_.comms[0].groups.size(), all.size()) << "a refused call has been begun";
 }
 
 TEST_F(NcclNative, AnAbortEndsWhatWaitsAndAllThatComes) {

@@ -46,7 +46,7 @@ TEST(GpuLoader, SaysWhyAPluginCannotBeUsed) {
            Case{folder, Code::kNotFound, "GPU01", "cannot be opened"},
            Case{Plugin("broken_gpu_plugin_symbol"), Code::kVersionSkew, "GPU02", "no symbol ropewalk_gpu_api"},
            Case{Plugin("broken_gpu_plugin_table"), Code::kVersionSkew, "GPU02", "it gives no table"},
-           Case{Plugin("broken_gpu_plugin_version"), Code::kVersionSkew, "GPU02", "version 2 of"},
+           Case{Plugin("broken_gpu_plugin_version"), Code::kVersionSkew, "GPU02", "version 3 of"},
            Case{Plugin("broken_gpu_plugin_size"), Code::kVersionSkew, "GPU02", "another version"},
            Case{Plugin("broken_gpu_plugin_driver"), Code::kUnavailable, "GPU03", "the driver is older than the runtime"},
            Case{Plugin("broken_gpu_plugin_devices"), Code::kUnavailable, "GPU03", "the driver knows of none"},

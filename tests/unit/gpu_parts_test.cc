@@ -1,4 +1,4 @@
-// What of the GPU's side can be decided and computed without one: the memory pool, launches, the form of products, bf16.
+// What of the GPU's side can be decided and computed without one: the memory pool, launches, the form of products, halves, folds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,12 +7,14 @@
 #include <iterator>
 #include <map>
 #include <tuple>
+#include <vector>
 
 #include "base/random.h"
 #include "mlrunner/gpu/device_pool.h"
 #include "mlrunner/gpu/geometry.h"
 #include "mlrunner/gpu/kernels.h"
 #include "mlrunner/gpu/maths.h"
+#include "mlrunner/types/half.h"
 
 namespace ropewalk::gpu {
 namespace {
@@ -190,6 +192,44 @@ TEST(BFloat16, RoundsAsTheReference) {
       }
     }
   }
+}
+
+// To the last bit, of every f16, of the middle between two, and of what lies on either side of it.
+TEST(Float16, ConvertsAsTheReference) {
+  for (std::uint32_t all = 0; all < 65536; ++all) {
+    const auto bits = static_cast<std::uint16_t>(all);
+    const float x = ToFloat(Float16{bits}), reference = mlrunner::F16ToFloat(bits);
+    ASSERT_EQ(std::memcmp(&x, &reference, sizeof x), 0) << all;
+    const float middle = (x + ToFloat(Float16{static_cast<std::uint16_t>(bits + 1)})) / 2;
+    for (float y : {x, middle, std::nextafterf(middle, -INFINITY), std::nextafterf(middle, INFINITY), x * 3.7F, x * 1e-5F})
+      ASSERT_EQ(FromFloat<Float16>(y).bits, mlrunner::FloatToF16(y)) << all << " " << y;
+  }
+}
+
+TEST(Folds, WhatIsNoneIsRefused) {
+  const float number = 1;
+  std::vector<FoldRow> rows(kFoldRowsMax + 1, FoldRow{&number, 1, Element::kF32});
+  const FoldCall good = {Sum::kSum, Element::kF32, Element::kBF16, kFoldRowsMax, rows.data(), .5, 1, nullptr};
+  EXPECT_TRUE(IsLegal(good));
+  for (int wrong = 0; wrong < 7; ++wrong) {
+    FoldCall call = good;
+    if (wrong == 0) call.row_count = kFoldRowsMax + 1;
+    if (wrong == 1) call.row_count = 0;
+    if (wrong == 2) call.count = -1;
+    if (wrong == 3) call.sum = Sum::kAvg;
+    if (wrong == 4) call.element = Element::kF64;
+    if (wrong == 5) call.accumulator = Element::kF64;
+    if (wrong == 6) call.accumulator = Element::kBF16;
+    EXPECT_FALSE(IsLegal(call)) << wrong;
+  }
+  FoldRow whole{&number, 1, Element::kI32};
+  FoldCall call = {Sum::kSum, Element::kI32, Element::kI32, 1, &whole, 1, 1, nullptr};
+  EXPECT_TRUE(IsLegal(call) && IsCopy(call));
+  call.scale = .5;
+  EXPECT_FALSE(IsLegal(call)) << "a mean of whole numbers";
+  call.scale = 1;
+  whole.scale = 2;
+  EXPECT_FALSE(IsLegal(call) || IsCopy(call));
 }
 
 }  // namespace

@@ -47,13 +47,6 @@ void WriteRing(Writer& w) {
   }
 }
 
-// out of every rank = in of all, each as its part.
-void Promise(PostWriter& post) {
-  for (std::int32_t from = 0; from < post.ranks(); ++from)
-    post.Fold(kEveryRank, post.At(kOut, PartOfWhole(post, from)), {{.rank = from, .chunk = post.At(kIn, PartAlone(post, from))}});
-  post.post().identical = true;
-}
-
 constexpr std::int32_t kMyCount = 2, kCounts = 3;
 
 Status DeclareV(Header* header) {
@@ -91,8 +84,15 @@ void PromiseV(PostWriter& post) {
 
 }  // namespace
 
-const Algorithm kDirectAllgather{"allgather_direct", Collective::kAllgather, true, DeclareDirect, WriteDirect, Promise};
-const Algorithm kRingAllgather{"allgather_ring", Collective::kAllgather, true, DeclareRing, WriteRing, Promise};
+// out of every rank = in of all, each as its part.
+void PromiseAllgather(PostWriter& post) {
+  for (std::int32_t from = 0; from < post.ranks(); ++from)
+    post.Fold(kEveryRank, post.At(kOut, PartOfWhole(post, from)), {{.rank = from, .chunk = post.At(kIn, PartAlone(post, from))}});
+  post.post().identical = true;
+}
+
+const Algorithm kDirectAllgather{"allgather_direct", Collective::kAllgather, true, DeclareDirect, WriteDirect, PromiseAllgather};
+const Algorithm kRingAllgather{"allgather_ring", Collective::kAllgather, true, DeclareRing, WriteRing, PromiseAllgather};
 const Algorithm kAllgatherV{"allgather_v", Collective::kAllgatherV, true, DeclareV, WriteV, PromiseV};
 
 }  // namespace ropewalk::collective

@@ -38,12 +38,13 @@ void WriteChain(Writer& w) {
   w.EndLoop();
 }
 
+}  // namespace
+
+// out of every rank = in of the root.
 void PromiseBroadcast(PostWriter& post) {
   post.Fold(kEveryRank, post.At(kOut, post.Whole()), {{.rank = post.request().root, .chunk = post.At(kIn, post.Whole())}});
   post.post().identical = true;
 }
-
-}  // namespace
 
 const Algorithm kTreeBroadcast{"broadcast_tree", Collective::kBroadcast, true, DeclareBroadcast, WriteTree, PromiseBroadcast};
 const Algorithm kChainBroadcast{"broadcast_chain", Collective::kBroadcast, true, DeclareBroadcast, WriteChain, PromiseBroadcast};

@@ -129,7 +129,11 @@ std::span<const Algorithm> Algorithms() {
                                   kDirectScatter,
                                   kTreeScatter,
                                   kAllToAll,
-                                  kNeighborExchange};
+                                  kNeighborExchange,
+                                  kNativeReduceScatter,
+                                  kNativeAllgather,
+                                  kNativeBroadcast,
+                                  kNativeReduce};
     all.insert(all.end(), kHierarchicalAllreduces.begin(), kHierarchicalAllreduces.end());
     return all;
   }();

@@ -41,12 +41,17 @@ Scales ScalesOf(const Header& header, bool partial_sums_are_stored);
 Term OfAll(const PostWriter& post, ChunkId chunk);
 // out of every rank = fold of all ranks' in, the same bits everywhere.
 void PromiseAllreduce(PostWriter& post);
+void PromiseReduceScatter(PostWriter& post);
+void PromiseAllgather(PostWriter& post);
+void PromiseBroadcast(PostWriter& post);
+void PromiseReduce(PostWriter& post);
 
 extern const Algorithm kDirectAllreduce, kRingAllreduce, kDoublingAllreduce, kChainAllreduce, kTreeBroadcast, kChainBroadcast,
     kDisseminationBarrier, kPointToPoint, kSra, kAllToAllV, kEager, kWindow, kWindowRelaxed, kNativeAllreduce;
 extern const Algorithm kHalvingDoublingAllreduce, kTreeAllreduce, kDoubleTreeAllreduce, kCentralAllreduce;
 extern const Algorithm kDirectReduceScatter, kRingReduceScatter, kDirectAllgather, kRingAllgather, kAllgatherV, kDirectReduce, kTreeReduce,
     kDirectGather, kTreeGather, kDirectScatter, kTreeScatter, kAllToAll, kNeighborExchange;
+extern const Algorithm kNativeReduceScatter, kNativeAllgather, kNativeBroadcast, kNativeReduce;
 extern const std::array<Algorithm, 8> kHierarchicalAllreduces;
 
 }  // namespace ropewalk::collective

@@ -57,12 +57,14 @@ void WriteTree(Writer& w) {
   w.EndLoop();
 }
 
-// out of the root = fold of all ranks' in.
-void Promise(PostWriter& post) { post.Fold(post.request().root, post.At(kOut, post.Whole()), {OfAll(post, post.At(kIn, post.Whole()))}); }
-
 }  // namespace
 
-const Algorithm kDirectReduce{"reduce_direct", Collective::kReduce, true, DeclareDirect, WriteDirect, Promise};
-const Algorithm kTreeReduce{"reduce_tree", Collective::kReduce, false, DeclareTree, WriteTree, Promise};
+// out of the root = fold of all ranks' in.
+void PromiseReduce(PostWriter& post) {
+  post.Fold(post.request().root, post.At(kOut, post.Whole()), {OfAll(post, post.At(kIn, post.Whole()))});
+}
+
+const Algorithm kDirectReduce{"reduce_direct", Collective::kReduce, true, DeclareDirect, WriteDirect, PromiseReduce};
+const Algorithm kTreeReduce{"reduce_tree", Collective::kReduce, false, DeclareTree, WriteTree, PromiseReduce};
 
 }  // namespace ropewalk::collective

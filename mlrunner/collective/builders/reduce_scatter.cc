@@ -72,15 +72,16 @@ void WriteRing(Writer& w) {
   }
 }
 
+}  // namespace
+
 // out of each rank = fold of its part of all ranks' in.
-void Promise(PostWriter& post) {
+void PromiseReduceScatter(PostWriter& post) {
   for (std::int32_t rank = 0; rank < post.ranks(); ++rank)
     post.Fold(rank, post.At(kOut, PartAlone(post, rank)), {OfAll(post, post.At(kIn, PartOfWhole(post, rank)))});
 }
 
-}  // namespace
-
-const Algorithm kDirectReduceScatter{"reduce_scatter_direct", Collective::kReduceScatter, true, DeclareDirect, WriteDirect, Promise};
-const Algorithm kRingReduceScatter{"reduce_scatter_ring", Collective::kReduceScatter, false, DeclareRing, WriteRing, Promise};
+const Algorithm kDirectReduceScatter{"reduce_scatter_direct", Collective::kReduceScatter, true, DeclareDirect, WriteDirect,
+                                     PromiseReduceScatter};
+const Algorithm kRingReduceScatter{"reduce_scatter_ring", Collective::kReduceScatter, false, DeclareRing, WriteRing, PromiseReduceScatter};
 
 }  // namespace ropewalk::collective

@@ -528,13 +528,12 @@ Outcome SymbolicMachine::TryNative(const Interpreter& at, const Step& step) {
   if (meeting.arrived.size() < group.size()) return Outcome::kBlocked;
 
   // The last one does the work of all.
-  Clock all(clocks_.size());
-  for (std::int32_t rank : group) Join(&all, clocks_[ThreadOf(rank, at.channel())]);
   std::vector<Pieces> in;
+  Clock all(clocks_.size());
   for (std::int32_t rank : group) {
     std::int32_t thread = ThreadOf(rank, at.channel());
-    clocks_[thread] = all;
     Tick(thread);
+    Join(&all, clocks_[thread]);
     const Interpreter& other = *interpreters_[rank];
     const Step& theirs = other.program().steps[other.program().channels[at.channel()].first_step + other.step_of(at.channel())];
     if (theirs.op != Op::kNative || theirs.native != step.native || theirs.group != step.group)
@@ -546,7 +545,7 @@ Outcome SymbolicMachine::TryNative(const Interpreter& at, const Step& step) {
     in.push_back(std::move(*pieces));
   }
   Pieces result;
-  if (step.native == Collective::kAllreduce || step.native == Collective::kReduceScatter) {
+  if (Folds(step.native)) {
     result = in[0];
     for (std::size_t i = 1; i < in.size(); ++i) {
       if (Length(in[i]) != Length(result))
@@ -565,20 +564,24 @@ Outcome SymbolicMachine::TryNative(const Interpreter& at, const Step& step) {
   } else if (step.native == Collective::kBroadcast) {
     result = in[0];
   } else {
-    return Stop(
-        Fail(at, step, "COLL02", "no native form of this is known", "libraries do allreduce, reduce_scatter, allgather and broadcast"));
+    return Stop(Fail(at, step, "COLL02", "no native form of this is known",
+                     "libraries do allreduce, reduce_scatter, allgather, broadcast and reduce"));
   }
   ++meeting.instance;
-  Clock after(clocks_.size());
-  for (std::int32_t rank : group) Join(&after, clocks_[ThreadOf(rank, at.channel())]);
+  const Clock of_first = clocks_[ThreadOf(group[0], at.channel())];
   std::int64_t from = 0;
   for (std::int32_t rank : group) {
     std::int32_t thread = ThreadOf(rank, at.channel());
-    clocks_[thread] = after;
+    // Who gets nothing of a rank has not waited for it: the first of a broadcast for nobody, the others of a reduce neither.
+    if (step.native == Collective::kBroadcast)
+      Join(&clocks_[thread], of_first);
+    else if (step.native != Collective::kReduce || rank == group[0])
+      Join(&clocks_[thread], all);
     Tick(thread);
     const Interpreter& other = *interpreters_[rank];
     const Step& theirs = other.program().steps[other.program().channels[at.channel()].first_step + other.step_of(at.channel())];
     Pieces mine = result;
+    if (step.native == Collective::kReduce && rank != group[0]) mine.clear();
     if (step.native == Collective::kReduceScatter) {
       std::int64_t count = other.At(theirs.dst).count, skip = from, take = count;
       mine.clear();

@@ -701,7 +701,8 @@ Outcome Instance::TryNative(const Interpreter& at, const Step& step) {
   native = Native::kNone;
   if (trace_ != nullptr)
     trace_->push_back({true, at.channel(), program_->rank,
-                       NativeBytes(static_cast<std::int64_t>(BytesOf(at, step.dst)), static_cast<std::int64_t>(call.group.size()))});
+                       NativeBytes(step.native, static_cast<std::int64_t>(BytesOf(at, program_->operands[step.first_operand].chunk)),
+                                   static_cast<std::int64_t>(BytesOf(at, step.dst)), static_cast<std::int64_t>(call.group.size()))});
   return Outcome::kDone;
 }
 

@@ -16,7 +16,8 @@ Status NativeDesk::Start(std::span<NativeCall> calls) {
   for (NativeCall& call : calls) {
     auto& streams = next_[call.channel];
     auto same = std::find_if(streams.begin(), streams.end(), [&](const auto& stream) {
-      return std::equal(stream.first.begin(), stream.first.end(), call.group.begin(), call.group.end());
+      // A root may stand first in one call and not in the next: the ranks are the same.
+      return std::is_permutation(stream.first.begin(), stream.first.end(), call.group.begin(), call.group.end());
     });
     if (same == streams.end()) same = streams.emplace(std::vector<std::int32_t>(call.group.begin(), call.group.end()), 0).first;
     call.sequence = same->second++;

@@ -43,6 +43,7 @@ Failure RunMatMul(MatMul* product, const void* a, const void* b, void* c, Messag
 void FreeMatMul(MatMul* product);
 Failure AdamW(Context* context, const AdamWCall* call, Message* why);
 Failure CrossEntropy(Context* context, const CrossEntropyCall* call, Message* why);
+Failure Fold(Context* context, void* stream, const FoldCall* call, Message* why);
 const NcclTable* Nccl(Message* why);
 
 }  // namespace ropewalk::gpu

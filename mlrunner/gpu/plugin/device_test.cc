@@ -113,6 +113,72 @@ void ExpectNear(const char* what, Element element, const std::vector<double>& go
          element == Element::kF32 ? "f32" : "bf16", worst, tolerance);
 }
 
+template <class A>
+std::vector<char> FoldOnTheHost(FoldCall call, const std::vector<FoldRow>& rows) {
+  std::vector<char> out(static_cast<std::size_t>(call.count * SizeOf(call.element)));
+  call.out = out.data();
+  for (std::int64_t i = 0; i < call.count; ++i) FoldElement<A>(call, rows.data(), i);
+  return out;
+}
+
+// The device's folds against the same arithmetic on the host, to the last bit; of random bits, among them infinities and subnormal numbers.
+void TestFold(Device& d) {
+  struct Type {
+    Element element, accumulator;
+    const char* name;
+    std::vector<char> (*on_host)(FoldCall, const std::vector<FoldRow>&);
+  };
+  const Type types[] = {{Element::kF32, Element::kF32, "f32", FoldOnTheHost<float>},
+                        {Element::kF64, Element::kF64, "f64", FoldOnTheHost<double>},
+                        {Element::kF16, Element::kF32, "f16", FoldOnTheHost<float>},
+                        {Element::kBF16, Element::kF32, "bf16", FoldOnTheHost<float>},
+                        {Element::kI32, Element::kI32, "i32", FoldOnTheHost<std::int32_t>},
+                        {Element::kI64, Element::kI64, "i64", FoldOnTheHost<std::int64_t>},
+                        {Element::kU8, Element::kU8, "u8", FoldOnTheHost<std::uint8_t>}};
+  constexpr std::int64_t kCount = 100'003;
+  void* stream = nullptr;
+  d.Do(d.api->make_stream(d.context, &stream, &d.why), "make_stream");
+  std::mt19937 random(13);
+  for (const Type& type : types) {
+    const std::int64_t size = SizeOf(type.element);
+    const bool is_float = type.accumulator == Element::kF32 || type.accumulator == Element::kF64;
+    for (Sum sum : {Sum::kSum, Sum::kMin, Sum::kMax, Sum::kProd}) {
+      for (std::size_t row_count : {1u, 2u, 5u}) {
+        const double scale = is_float && row_count == 5 ? 1.0 / 3 : 1;
+        std::vector<std::vector<char>> numbers(row_count, std::vector<char>(static_cast<std::size_t>(kCount * size)));
+        std::vector<FoldRow> there, here;
+        for (auto& row : numbers) {
+          for (char& byte : row) byte = static_cast<char>(random());
+          here.push_back({row.data(), scale, type.element});
+          there.push_back({d.Put(row), scale, type.element});
+        }
+        void* out = d.Put(std::vector<char>(static_cast<std::size_t>(kCount * size)));
+        d.Do(d.api->synchronize(d.context, &d.why), "synchronize");  // what was put is there for the other stream
+        FoldCall call = {sum, type.accumulator, type.element, static_cast<std::int32_t>(row_count), there.data(), scale, kCount, out};
+        d.Do(d.api->fold(d.context, stream, &call, &d.why), "fold");
+        d.Do(d.api->wait_stream(d.context, stream, &d.why), "wait_stream");
+        const std::vector<char> got = d.Get(out, static_cast<std::size_t>(kCount * size)), expected = type.on_host(call, here);
+        std::int64_t other = 0;
+        for (std::int64_t i = 0; i < kCount; ++i) {
+          const double a = LoadAs<double>(got.data(), type.element, i), b = LoadAs<double>(expected.data(), type.element, i);
+          const bool are_nans = is_float && a != a && b != b;  // whose bits are the processor's affair
+          if (!are_nans && std::memcmp(got.data() + i * size, expected.data() + i * size, static_cast<std::size_t>(size)) != 0) ++other;
+        }
+        Expect(other == 0, "%s, operation %d of %zu rows: %lld elements have other bits than on the host", type.name, static_cast<int>(sum),
+               row_count, static_cast<long long>(other));
+        for (const FoldRow& row : there) d.api->release(d.context, const_cast<void*>(row.data));
+        d.api->release(d.context, out);
+      }
+    }
+  }
+  // A mean of whole numbers is none; the device must not be asked.
+  std::int32_t number = 0;
+  const FoldRow row = {&number, .5, Element::kI32};
+  const FoldCall mean = {Sum::kSum, Element::kI32, Element::kI32, 1, &row, 1, 1, &number};
+  Expect(d.api->fold(d.context, stream, &mean, &d.why) == Failure::kInvalid, "a scaled fold of whole numbers is taken");
+  d.api->free_stream(d.context, stream);
+}
+
 void TestMatMul(Device& d) {
   for (Element element : {Element::kF32, Element::kBF16}) {
     for (int transposes = 0; transposes < 4; ++transposes) {
@@ -276,17 +342,28 @@ void TestNccl(Device& d) {
   for (Element element : {Element::kF32, Element::kBF16}) {
     const std::vector<double> numbers = Numbers(element, 100'003, 11);
     const std::vector<char> bytes = Encode(element, numbers);
-    void *in = d.Put(bytes), *sum = d.Put(std::vector<char>(bytes.size())), *copy = d.Put(std::vector<char>(bytes.size()));
+    void* in = d.Put(bytes);
+    std::map<const char*, void*> out;
+    for (const char* call : {"all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather", "receive"})
+      out[call] = d.Put(std::vector<char>(bytes.size()));
+    const std::size_t count = numbers.size();
     done(nccl->group_begin(), "group_begin");
-    done(nccl->all_reduce(in, sum, numbers.size(), element, Sum::kSum, comm, stream), "all_reduce");
-    done(nccl->broadcast(in, copy, numbers.size(), element, 0, comm, stream), "broadcast");
+    done(nccl->all_reduce(in, out["all_reduce"], count, element, Sum::kSum, comm, stream), "all_reduce");
+    done(nccl->broadcast(in, out["broadcast"], count, element, 0, comm, stream), "broadcast");
+    done(nccl->reduce(in, out["reduce"], count, element, Sum::kMax, 0, comm, stream), "reduce");
+    done(nccl->reduce_scatter(in, out["reduce_scatter"], count, element, Sum::kProd, comm, stream), "reduce_scatter");
+    done(nccl->all_gather(in, out["all_gather"], count, element, comm, stream), "all_gather");
     done(nccl->group_end(), "group_end");
-    Expect(d.Get(sum, bytes.size()) == bytes, "the sum over one rank is another vector");
-    Expect(d.Get(copy, bytes.size()) == bytes, "the broadcast to one rank is another vector");
+    done(nccl->group_begin(), "group_begin");
+    done(nccl->send(in, count, element, 0, comm, stream), "send");
+    done(nccl->receive(out["receive"], count, element, 0, comm, stream), "receive");
+    done(nccl->group_end(), "group_end");
+    for (const auto& [call, memory] : out) Expect(d.Get(memory, bytes.size()) == bytes, "%s with one rank gives another vector", call);
     std::int32_t error = 0;
     done(nccl->async_error(comm, &error), "async_error");
     done(error, "what was started");
-    for (void* memory : {in, sum, copy}) d.api->release(d.context, memory);
+    for (const auto& [call, memory] : out) d.api->release(d.context, memory);
+    d.api->release(d.context, in);
   }
   std::int32_t idle = 0;
   d.Do(d.api->is_idle(d.context, nullptr, &idle, &d.why), "is_idle");
@@ -296,8 +373,8 @@ void TestNccl(Device& d) {
 
 int Run(const char* plugin, const std::string& test) {
   const std::map<std::string, std::function<void(Device&)>> tests = {
-      {"matmul", TestMatMul}, {"adamw", TestAdamW},     {"cross_entropy", TestCrossEntropy},
-      {"memory", TestMemory}, {"streams", TestStreams}, {"nccl", TestNccl}};
+      {"matmul", TestMatMul},   {"adamw", TestAdamW}, {"cross_entropy", TestCrossEntropy}, {"fold", TestFold}, {"memory", TestMemory},
+      {"streams", TestStreams}, {"nccl", TestNccl}};
   auto found = tests.find(test);
   if (found == tests.end()) return std::printf("FAILED: there is no test \"%s\"\n", test.c_str()), 1;
   void* library = dlopen(plugin, RTLD_NOW | RTLD_LOCAL);
@@ -308,6 +385,13 @@ int Run(const char* plugin, const std::string& test) {
   if (!Expect(d.api->abi_version == kAbiVersion && d.api->bytes == sizeof(Api), "the plugin is of another version")) return 1;
   DeviceInfo info;
   std::int32_t count = 0;
+  // Behind the two numbers there are pointers to functions only; one that was forgotten would end a program that has a device.
+  for (std::size_t at = 2 * sizeof(std::uint32_t); at < sizeof(Api); at += sizeof(void*)) {
+    const void* function = nullptr;
+    std::memcpy(&function, reinterpret_cast<const char*>(d.api) + at, sizeof function);
+    Expect(function != nullptr, "the plugin's table has no function at byte %zu", at);
+  }
+  if (failures > 0) return 1;
   // No driver, or no device: only then may it be skipped.
   Failure probed = d.api->probe(&info, 1, &count, &d.why);
   if (probed != Failure::kNone || count == 0)

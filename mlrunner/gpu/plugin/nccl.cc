@@ -78,6 +78,22 @@ std::int32_t AllReduce(const void* in, void* out, std::size_t count, Element ele
 std::int32_t Broadcast(const void* in, void* out, std::size_t count, Element element, std::int32_t root, NcclComm comm, void* stream) {
   return ncclBroadcast(in, out, count, TypeOf(element), root, CommOf(comm), static_cast<cudaStream_t>(stream));
 }
+std::int32_t Reduce(const void* in, void* out, std::size_t count, Element element, Sum sum, std::int32_t root, NcclComm comm,
+                    void* stream) {
+  return ncclReduce(in, out, count, TypeOf(element), SumOf(sum), root, CommOf(comm), static_cast<cudaStream_t>(stream));
+}
+std::int32_t ReduceScatter(const void* in, void* out, std::size_t count, Element element, Sum sum, NcclComm comm, void* stream) {
+  return ncclReduceScatter(in, out, count, TypeOf(element), SumOf(sum), CommOf(comm), static_cast<cudaStream_t>(stream));
+}
+std::int32_t AllGather(const void* in, void* out, std::size_t count, Element element, NcclComm comm, void* stream) {
+  return ncclAllGather(in, out, count, TypeOf(element), CommOf(comm), static_cast<cudaStream_t>(stream));
+}
+std::int32_t Send(const void* in, std::size_t count, Element element, std::int32_t peer, NcclComm comm, void* stream) {
+  return ncclSend(in, count, TypeOf(element), peer, CommOf(comm), static_cast<cudaStream_t>(stream));
+}
+std::int32_t Receive(void* out, std::size_t count, Element element, std::int32_t peer, NcclComm comm, void* stream) {
+  return ncclRecv(out, count, TypeOf(element), peer, CommOf(comm), static_cast<cudaStream_t>(stream));
+}
 
 constexpr NcclTable kNccl = {
     .make_id = MakeId,
@@ -89,6 +105,11 @@ constexpr NcclTable kNccl = {
     .group_end = []() -> std::int32_t { return ncclGroupEnd(); },
     .all_reduce = AllReduce,
     .broadcast = Broadcast,
+    .reduce = Reduce,
+    .reduce_scatter = ReduceScatter,
+    .all_gather = AllGather,
+    .send = Send,
+    .receive = Receive,
     .text = [](std::int32_t code) { return ncclGetErrorString(static_cast<ncclResult_t>(code)); },
 };
 

@@ -129,6 +129,12 @@ constexpr Api kApi = {
       cudaSetDevice(context->device);  // a failed device says so at the next call
       return context->stream;
     },
+    .make_stream = MakeStream,
+    .free_stream = FreeStream,
+    .wait_stream = WaitStream,
+    .notify = Notify,
+    .is_on_device = IsOnDevice,
+    .fold = Fold,
 };
 
 }  // namespace
