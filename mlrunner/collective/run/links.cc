@@ -18,9 +18,10 @@
 namespace ropewalk::collective {
 namespace {
 
-// A frame: u32 length of what follows, u8 kind, then for kFailed the status: u8 code and its four texts; for kHere what it is at: u8
-// whether it waits, u8 whether it is in a step, u64 looks, u64 moved, u64 worked_ms_ago; for kWord and kAgreed u64 the agreement's number
-// and its bytes; for kGivenUp u64 how many agreements there were.
+// A frame: u32 length of what follows, u8 kind, then for kFailed the status: u8 code and its four texts; for kAsk u64 the question's
+// number; for kHere u64 the number of the question, 0 where nobody asked, and what it is at: u8 whether it waits, u8 whether it is in a
+// step, u64 looks, u64 moved, u64 worked_ms_ago; for kWord and kAgreed u64 the agreement's number and its bytes; for kGivenUp u64 how many
+// agreements there were.
 enum class Kind : std::uint8_t { kLeft = 1, kFailed = 2, kAsk = 3, kHere = 4, kWord = 5, kAgreed = 6, kGivenUp = 7 };
 constexpr std::size_t kFrameBytesMax = 128 << 10;
 // Beside the word itself, in what all are told of it.
@@ -31,6 +32,8 @@ constexpr std::int64_t kSendMsMax = 2'000;
 constexpr std::int64_t kBetweenLooksMs = 500;
 // How much longer than the one that gathers the others wait for what it says when the time is over.
 constexpr std::int64_t kVerdictMsMax = 2'000;
+// A wait of so long counts as no longer, however late it ends: then this process stood still itself.
+constexpr std::int64_t kWaitMs = 100;
 
 std::string Framed(const std::string& body) {
   std::string frame;
@@ -38,18 +41,34 @@ std::string Framed(const std::string& body) {
   return frame + body;
 }
 
-std::string Frame(Kind kind, const Status& why, const Activity& activity = {}) {
+std::string LeftFrame() { return Framed(std::string(1, static_cast<char>(Kind::kLeft))); }
+
+std::string FailedFrame(const Status& why) {
   std::string body;
   ByteWriter writer(&body);
-  writer.Fixed(static_cast<std::uint8_t>(kind));
-  if (kind == Kind::kHere) {
-    writer.Fixed(static_cast<std::uint8_t>(activity.waits));
-    writer.Fixed(static_cast<std::uint8_t>(activity.is_in_step));
-    writer.Fixed(activity.looks);
-    writer.Fixed(activity.moved);
-    writer.Fixed(activity.worked_ms_ago);
-  }
-  if (kind == Kind::kFailed) Write(why, &writer);
+  writer.Fixed(static_cast<std::uint8_t>(Kind::kFailed));
+  Write(why, &writer);
+  return Framed(body);
+}
+
+std::string AskFrame(std::uint64_t question) {
+  std::string body;
+  ByteWriter writer(&body);
+  writer.Fixed(static_cast<std::uint8_t>(Kind::kAsk));
+  writer.Fixed(question);
+  return Framed(body);
+}
+
+std::string HereFrame(std::uint64_t question, const Activity& activity) {
+  std::string body;
+  ByteWriter writer(&body);
+  writer.Fixed(static_cast<std::uint8_t>(Kind::kHere));
+  writer.Fixed(question);
+  writer.Fixed(static_cast<std::uint8_t>(activity.waits));
+  writer.Fixed(static_cast<std::uint8_t>(activity.is_in_step));
+  writer.Fixed(activity.looks);
+  writer.Fixed(activity.moved);
+  writer.Fixed(activity.worked_ms_ago);
   return Framed(body);
 }
 
@@ -68,7 +87,7 @@ std::optional<Status> DecodeFailed(ByteReader reader) {
   return reader.empty() ? why : std::nullopt;
 }
 
-// What a frame of kind kHere says after its kind; none when it cannot be read.
+// What a frame of kind kHere says after the number; none when it cannot be read.
 std::optional<Activity> DecodeHere(ByteReader reader) {
   Activity activity;
   activity.waits = reader.Fixed<std::uint8_t>() != 0;
@@ -96,7 +115,7 @@ Links::Links(std::int32_t rank, std::vector<UniqueFd> links, std::int64_t begin_
       over_(links.size()),
       agreements_(rank, static_cast<std::int32_t>(links.size())) {
   for (std::size_t peer = 0; peer < links.size(); ++peer) peers_[peer].link = std::move(links[peer]);
-  Tell(Frame(Kind::kHere, {}, events_.activity()));
+  Tell(HereFrame(0, events_.activity()));
   thread_ = std::thread([this] { Watch(); });
 }
 
@@ -109,7 +128,7 @@ Links::~Links() {
   }
   {
     std::lock_guard lock(tell_mutex_);
-    if (!has_failed_) Tell(Frame(Kind::kLeft, {}));
+    if (!has_failed_) Tell(LeftFrame());
   }
   const std::uint64_t one = 1;
   (void)!write(stop_.get(), &one, sizeof(one));  // a fresh counter is never full
@@ -119,23 +138,27 @@ Links::~Links() {
 void Links::TellFailed(const Status& why) {
   std::lock_guard lock(tell_mutex_);
   if (std::exchange(has_failed_, true)) return;
-  Tell(Frame(Kind::kFailed, why));
+  Tell(FailedFrame(why));
 }
 
 std::vector<std::optional<Activity>> Links::Ask(std::int64_t ms_max) {
+  std::uint64_t question = 0;
   {
     std::lock_guard lock(asked_mutex_);
+    // What a peer said to an earlier question it may have said before the caller came to ask.
+    question = last_ask_ = ++questions_;
     for (Asked& asked : asked_) asked.answer.reset();
     asked_[rank_].can_be = false;
   }
   {
     std::lock_guard lock(tell_mutex_);
-    Tell(Frame(Kind::kAsk, {}));
+    Tell(AskFrame(question));
   }
   std::unique_lock lock(asked_mutex_);
   auto has_answered = [](const Asked& asked) { return !asked.can_be || asked.answer.has_value(); };
-  (void)answered_.wait_for(lock, std::chrono::milliseconds(ms_max),
-                           [&] { return std::all_of(asked_.begin(), asked_.end(), has_answered); });  // or the time is over
+  auto all_have = [&] { return std::all_of(asked_.begin(), asked_.end(), has_answered); };
+  for (std::int64_t waited_ms = 0; waited_ms < ms_max; waited_ms += kWaitMs)
+    if (answered_.wait_for(lock, std::chrono::milliseconds(std::min(kWaitMs, ms_max - waited_ms)), all_have)) break;
   std::vector<std::optional<Activity>> answers;
   for (const Asked& asked : asked_) answers.push_back(asked.can_be ? asked.answer : Activity{.waits = true});
   return answers;
@@ -143,25 +166,38 @@ std::vector<std::optional<Activity>> Links::Ask(std::int64_t ms_max) {
 
 std::vector<std::int64_t> Links::Listen(std::int64_t since_ms) {
   std::vector<std::int64_t> silent_ms;
+  std::vector<std::size_t> to_ask;
+  std::uint64_t question = 0;
   {
     std::lock_guard lock(asked_mutex_);
+    question = ++questions_;
     asked_[rank_].can_be = false;
-    for (Asked& asked : asked_) {
+    for (std::size_t peer = 0; peer < asked_.size(); ++peer) {
+      Asked& asked = asked_[peer];
       const bool is_well = std::exchange(asked.was_heard, false) || !asked.can_be || since_ms == 0;
       asked.silent_ms = is_well ? 0 : asked.silent_ms + since_ms;
       silent_ms.push_back(std::max<std::int64_t>(asked.silent_ms - (asked.has_begun ? 0 : begin_ms_max_), 0));
+      // Who is owed answers to some will be heard when one comes.
+      if (asked.can_be && asked.unanswered < kUnansweredMax) {
+        ++asked.unanswered;
+        to_ask.push_back(peer);
+      }
     }
   }
+  const std::string frame = AskFrame(question);
   std::lock_guard lock(tell_mutex_);
-  Tell(Frame(Kind::kAsk, {}));
+  for (std::size_t peer : to_ask) TellOne(peers_[peer], frame);
   return silent_ms;
 }
 
+void Links::TellOne(Peer& peer, std::string_view frame) {
+  // A link carries few frames at a time, also to a peer that is stopped: who waits for one asks some times and no more. So there is room. A
+  // peer that is gone needs no news, and one that gets none learns it from the closed link.
+  if (peer.link) (void)!send(peer.link.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 void Links::Tell(std::string_view frame) {
-  // A link carries few frames at a time, also to a peer that is stopped: who waits for one gives up after some. So there is room. A peer
-  // that is gone needs no news, and one that gets none learns it from the closed link.
-  for (Peer& peer : peers_)
-    if (peer.link) (void)!send(peer.link.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  for (Peer& peer : peers_) TellOne(peer, frame);
 }
 
 void Links::Send(const Agreements::Messages& messages) {
@@ -225,13 +261,16 @@ void Links::Hear(std::int32_t rank) {
     ByteReader body(is_short ? std::string_view(peer.got).substr(sizeof(length), length) : std::string_view());
     const auto kind = Kind{body.Fixed<std::uint8_t>()};
     std::optional<Status> why = kind == Kind::kFailed ? DecodeFailed(body) : std::nullopt;
+    const std::uint64_t question = kind == Kind::kAsk || kind == Kind::kHere ? body.Fixed<std::uint64_t>() : 0;
     std::optional<Activity> here = kind == Kind::kHere ? DecodeHere(body) : std::nullopt;
     auto note = [&](bool can_be, const std::optional<Activity>& answer) {
       {
         std::lock_guard lock(asked_mutex_);
-        asked_[rank].can_be = can_be;
-        asked_[rank].answer = answer;
-        asked_[rank].was_heard = asked_[rank].has_begun = true;
+        Asked& asked = asked_[rank];
+        asked.can_be = can_be;
+        if (question >= last_ask_) asked.answer = answer;
+        asked.was_heard = asked.has_begun = true;
+        asked.unanswered = 0;
       }
       answered_.notify_all();
     };
@@ -239,10 +278,10 @@ void Links::Hear(std::int32_t rank) {
       peer.has_left = true;
       note(false, std::nullopt);
       events_.on_left(rank);
-    } else if (kind == Kind::kAsk && body.empty()) {
-      const std::string mine = Frame(Kind::kHere, {}, events_.activity());
+    } else if (kind == Kind::kAsk && body.ok() && body.empty()) {
+      const std::string mine = HereFrame(question, events_.activity());
       std::lock_guard lock(tell_mutex_);
-      (void)!send(peer.link.get(), mine.data(), mine.size(), MSG_NOSIGNAL | MSG_DONTWAIT);  // as in Tell()
+      TellOne(peer, mine);
     } else if (here.has_value()) {
       note(!peer.has_left, here);
     } else if (why.has_value()) {

@@ -42,8 +42,9 @@ class Links {
   // Tells all ranks that this one has failed, and why.
   void TellFailed(const Status& why);
 
-  // What each of the ranks that have not left says within `ms_max`; nothing where its process is stopped or its machine hangs. By rank;
-  // that it waits for those that are not asked. Not from the functions above.
+  // What each of the ranks that have not left says to this question within `ms_max` of this rank's own time, in which it is not stopped
+  // itself; nothing where its process is stopped or its machine hangs. By rank; that it waits for those that are not asked. Not from the
+  // functions above.
   std::vector<std::optional<Activity>> Ask(std::int64_t ms_max);
 
   // By rank: whose link is over.
@@ -62,8 +63,11 @@ class Links {
 
   // Asks all that have not left whether they are there, and waits for nothing: they should have answered by the next call. Returns how long
   // each has not, by rank. `since_ms`: of this rank's own time since the last call; 0: the first one of a wait, what was before is
-  // forgotten.
+  // forgotten. However often it is called, a peer that does not answer is owed kUnansweredMax questions, no more.
   std::vector<std::int64_t> Listen(std::int64_t since_ms);
+
+  // A link has room for more frames than these and what else is said to a peer that is stopped.
+  static constexpr int kUnansweredMax = 8;
 
  private:
   struct Peer {
@@ -73,7 +77,8 @@ class Links {
   };
   struct Asked {
     bool can_be = true;
-    std::optional<Activity> answer{};  // of Ask()
+    std::optional<Activity> answer{};  // to the last Ask()
+    int unanswered = 0;                // questions since it was heard
     bool was_heard = false;            // since the last Listen()
     bool has_begun = false;            // it was heard at all: before that it may still be connecting to others
     std::int64_t silent_ms = 0;
@@ -84,6 +89,7 @@ class Links {
   void Nonsense(std::int32_t peer);
   void End(std::int32_t peer);
   void Tell(std::string_view frame);
+  static void TellOne(Peer& peer, std::string_view frame);
   // In full, though they may be long; who takes nothing for a while is cut off. Under the agreements' mutex, so that they stay in order.
   void Send(const Agreements::Messages& messages);
 
@@ -96,9 +102,10 @@ class Links {
   bool has_failed_ = false;
   std::mutex asked_mutex_;
   std::condition_variable answered_;
-  std::vector<Asked> asked_;  // by rank
-  std::vector<bool> over_;    // by rank; under the same mutex
-  std::mutex agreed_mutex_;   // before the one for telling
+  std::uint64_t questions_ = 0, last_ask_ = 0;  // how many there were; which of them was the last of Ask()
+  std::vector<Asked> asked_;                    // by rank
+  std::vector<bool> over_;                      // by rank; under the same mutex
+  std::mutex agreed_mutex_;                     // before the one for telling
   std::condition_variable agreed_;
   Agreements agreements_;
   std::uint64_t next_agreement_ = 0, given_up_ = 0;  // given_up_ == next_agreement_: one has given up what follows from the last
