@@ -153,6 +153,7 @@ class Connected : public Communicator {
 
   Result<char*> Allocate(std::size_t bytes) override {
     char* memory = transport_->Allocate(bytes);
+    while (memory == nullptr && MakeRoomFor(bytes)) memory = transport_->Allocate(bytes);
     if (memory != nullptr) return memory;
     return Status(Code::kResourceExhausted, "COLL13", "no room for " + std::to_string(bytes) + " bytes in the pool",
                   "it has " + std::to_string(options_.pool_bytes) + " bytes", "raise pool_bytes");
@@ -162,7 +163,9 @@ class Connected : public Communicator {
   Result<Window> MakeWindow(std::size_t bytes) override {
     Result<std::int32_t> made = [&] {
       const Engine::Preparing prepares(engine_.get());  // a long window takes a while
-      return one_sided_->AddWindow(bytes);
+      auto window = one_sided_->AddWindow(bytes);
+      while (!window.ok() && MakeRoomFor(bytes)) window = one_sided_->AddWindow(bytes);
+      return window;
     }();
     engine_->ServePeers();
     // A rank without room says so to all: what one cannot have is made on none, or the numbers of later windows would differ.
@@ -379,6 +382,9 @@ class Connected : public Communicator {
                   why, fix);
   }
 
+  // What rests between calls makes way, where the pool could hold as much. False: nothing more does.
+  bool MakeRoomFor(std::size_t bytes) { return bytes <= options_.pool_bytes && cache_->MakeRoom(); }
+
   // An instance that is bound to the call's memory.
   Result<Instance*> Prepare(const CollectiveCall& call) {
     const bool is_counted = LearnsCounts(call.collective);
@@ -420,6 +426,7 @@ class Connected : public Communicator {
     const std::size_t counts = call.collective == Collective::kAllToAllV ? static_cast<std::size_t>(ranks()) : 1;
     if (status.ok() && is_counted) status = instance->SetCounts({call.counts, counts}, call.count);
     if (status.ok()) status = Bind(instance, call);
+    while (status.code() == Code::kResourceExhausted && cache_->MakeRoom()) status = Bind(instance, call);
     if (status.ok()) return instance;
     cache_->GiveBack(instance);
     return status;

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "tests/unit/collective_gang.h"
 #include "tests/unit/collective_ranks.h"
 
 namespace ropewalk::collective::testing {
@@ -79,6 +83,30 @@ TEST_F(CacheOfOne, WhatIsInUseStaysAlsoBeyondTheLimit) {
   EXPECT_EQ(taken[0]->header().request.mixing, MixingBy(0).mixing);
   cache_.GiveBack(taken[0]);
   EXPECT_EQ(BuiltBy(0), 0u);
+}
+
+// What rests has memory of the pool, for another time: no call fails because of it, and nobody who asks the pool.
+TEST(CacheOfMany, WhatRestsMakesWayWhereThePoolIsFull) {
+  CommunicatorOptions options{.wire = Wire::kShared, .pool_bytes = std::size_t{4} << 20};
+  WithRanks(2, options, [&](Communicator& all, Meeting& meeting) {
+    // A vector of scratch each, and places for what does not lie in the pool: several pools in all.
+    for (const char* algorithm : {"recursive_doubling", "direct"})
+      for (std::int64_t count = 60'000; count < 90'000; count += 1'000) {
+        std::vector<float> x(static_cast<std::size_t>(count), static_cast<float>(all.rank() + 1));
+        const Status status = all.AllReduce({.in = x.data(), .out = x.data(), .count = count, .name = "x", .algorithm = algorithm});
+        ASSERT_TRUE(status.ok()) << algorithm << " of " << count << ": " << status.ToString();
+        EXPECT_EQ(std::count(x.begin(), x.end(), 3.0F), count);
+      }
+    meeting.Barrier(all.rank());
+    auto memory = all.Allocate(std::size_t{3} << 20);
+    ASSERT_TRUE(memory.ok()) << memory.status().ToString();
+    all.Free(*memory);
+    auto window = all.MakeWindow(std::size_t{3} << 20);
+    EXPECT_TRUE(window.ok()) << window.status().ToString();
+    // The control: what is more than the pool has finds no room.
+    EXPECT_EQ(all.Allocate(std::size_t{3} << 20).status().tag(), "COLL13");
+    meeting.Barrier(all.rank());
+  });
 }
 
 }  // namespace

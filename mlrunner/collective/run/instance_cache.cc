@@ -77,9 +77,13 @@ Result<Instance*> InstanceCache::Take(const Asked& asked, std::int64_t count) {
   Means means = means_;
   means.raises = key.plan->raises;
   const RankPlan& of = key.plan->plan;
-  ASSIGN_OR_RETURN(auto instance, Instance::Make(&of.header, &of.program, sizes, transport_, means));
-  Instance* raw = instance.get();
-  auto made = entries_.emplace(key, Entry{.key = key, .instance = std::move(instance), .kind = &plan->first, .is_taken = true});
+  auto instance = Instance::Make(&of.header, &of.program, sizes, transport_, means);
+  // What rests is there to be quick. No call fails for its memory.
+  while (!instance.ok() && instance.status().code() == Code::kResourceExhausted && DropOldest())
+    instance = Instance::Make(&of.header, &of.program, sizes, transport_, means);
+  RETURN_IF_ERROR(instance.status());
+  Instance* raw = instance->get();
+  auto made = entries_.emplace(key, Entry{.key = key, .instance = *std::move(instance), .kind = &plan->first, .is_taken = true});
   by_instance_[raw] = &made->second;
   return raw;
 }
@@ -95,17 +99,24 @@ void InstanceCache::GiveBack(Instance* instance) {
   Entry* entry = *recent;
   entry->is_taken = false;
   entry->last_used = ++clock_;
-  if (++resting_ > kRestingMax) DropOldest();
+  // Those that peers still read are no more than messages can be on their way.
+  if (++resting_ > kRestingMax) (void)DropOldest();
 }
 
-void InstanceCache::DropOldest() {
+bool InstanceCache::MakeRoom() {
+  std::lock_guard lock(mutex_);
+  return DropOldest();
+}
+
+bool InstanceCache::DropOldest() {
   auto oldest = entries_.end();
   for (auto it = entries_.begin(); it != entries_.end(); ++it)
     if (!it->second.is_taken && it->second.instance->IsAtRest() &&
         (oldest == entries_.end() || it->second.last_used < oldest->second.last_used))
       oldest = it;
-  // Those that peers still read are no more than messages can be on their way.
-  if (oldest != entries_.end()) Drop(oldest);
+  if (oldest == entries_.end()) return false;
+  Drop(oldest);
+  return true;
 }
 
 bool InstanceCache::DropOldestPlan() {

@@ -2,7 +2,7 @@
 // loop nothing is built.
 //
 // Of both there are no more than so many, but for what is in use: who mixes by another matrix in each round has a plan for each of the last
-// kPlansMax matrices. The one whose last use is longest ago goes first.
+// kPlansMax matrices. The one whose last use is longest ago goes first. They also make way where the pool has no room for a call.
 //
 // Owner: a communicator. Thread rule: any thread; an instance belongs to whoever took it.
 #pragma once
@@ -48,6 +48,8 @@ class InstanceCache {
   // Of what is asked for, at `count` elements. Does not allocate where one rests.
   Result<Instance*> Take(const Asked& asked, std::int64_t count);
   void GiveBack(Instance* instance);
+  // Gives the pool what the instance has that has rested longest. False: there is none whose memory no peer reads any more.
+  bool MakeRoom();
 
   struct Counts {
     std::size_t plans = 0, instances = 0;  // that there are
@@ -92,7 +94,8 @@ class InstanceCache {
   using Plans = std::map<Kind, std::unique_ptr<Built>, Before>;
   Result<Plans::iterator> PlanOf(const Asked& asked);
   using Entries = std::multimap<Key, Entry>;
-  void DropOldest();
+  // False: none rests, but those that peers still read.
+  bool DropOldest();
   // With its instances. False: all are in use.
   bool DropOldestPlan();
   Entries::iterator Drop(Entries::iterator entry);
