@@ -111,6 +111,8 @@ Status ChooseContenders(std::span<const Algorithm> table, const std::string& nam
     const std::size_t comma = std::min(names.find(',', from), names.size());
     const std::string name = names.substr(from, comma - from);
     from = comma + 1;
+    if (!name.empty() && std::find(job->algorithms.begin(), job->algorithms.end(), name == "chosen" ? "" : name) != job->algorithms.end())
+      return Bad("\"" + EscapeForLog(name, 100) + "\" is there twice", "each is measured once", "leave one out");
     if (std::find(able.begin(), able.end(), name) != able.end()) {
       job->algorithms.push_back(name);
       continue;

@@ -27,12 +27,30 @@ job::OutputForm Form() {
   return job::EnvironmentOptions([](const char* name) { return std::getenv(name); }).output;
 }
 
+std::string FolderOf(const std::string& file) { return file.substr(0, file.rfind('/') + 1); }
+
+// 0, or why no file can be made there.
+int LookAt(const std::string& folder) { return access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno; }
+
+Status CannotWrite(int error, const std::string& what) {
+  const Status status = storage::IoError(error, "BENCH24", what);
+  return Status(
+      status.code(), status.tag(), status.what(), status.why(),
+      "name a folder that is there for the process that writes, on a cluster on a worker's machine; or take what --output json prints");
+}
+
 // A report that cannot be written is told before the work, not after it.
 Status CheckFolderOf(const std::string& file) {
   if (file.empty()) return {};
-  const std::string folder = file.substr(0, file.rfind('/') + 1);
-  if (access(folder.c_str(), W_OK | X_OK) == 0) return {};
-  return storage::IoError(errno, "BENCH24", "no file can be made in " + storage::QuotedPath(folder));
+  const int error = LookAt(FolderOf(file));
+  return error == 0 ? Status() : CannotWrite(error, "no file can be made in " + storage::QuotedPath(FolderOf(file)));
+}
+
+// The same where the job runs, which may be another machine: by the process that will write.
+void CheckFolderOf(Job& job, const std::string& file) {
+  if (file.empty()) return;
+  const int error = job.Once("look at the folder of " + file, [&] { return LookAt(FolderOf(file)); });
+  if (error != 0) job.context().Fail(CannotWrite(error, "no file can be made in " + storage::QuotedPath(FolderOf(file))));
 }
 
 // Told before anything is started or sent.
@@ -66,7 +84,7 @@ int Write(const std::string& file, const std::string& text) {
 void WriteFile(Job& job, const std::string& file, const std::string& text) {
   if (file.empty()) return;
   const int error = job.Once("write " + file, [&] { return Write(file, text); });
-  if (error != 0) job.context().Fail(storage::IoError(error, "BENCH24", "writing " + storage::QuotedPath(file)));
+  if (error != 0) job.context().Fail(CannotWrite(error, "writing " + storage::QuotedPath(file)));
 }
 
 }  // namespace
@@ -89,6 +107,7 @@ int main(int argc, char** argv) {
   words.push_back(nullptr);
   int count = static_cast<int>(words.size()) - 1;
   Job job = Init(count, words.data());
+  for (const std::string& file : {bench.json, bench.plot}) CheckFolderOf(job, file);
   // Over as many machines as there are: it is their links that are measured. What the program finds wrong is wrong the next time, too.
   Result<std::string> result =
       RunGang(job, measure::Title(bench), static_cast<std::uint32_t>(bench.ranks),

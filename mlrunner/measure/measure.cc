@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <utility>
 #include <vector>
@@ -30,7 +31,7 @@ using collective::Communicator;
 using collective::ReduceOp;
 
 constexpr std::int64_t kRounds = 8, kIterationsMin = 5;
-// What a communicator needs beside the vectors and the scratch of plans, of which none has more than two vectors.
+// What a communicator needs beside the vectors and the scratch of plans.
 constexpr std::size_t kPoolBytesMore = std::size_t{256} << 20;
 // A forming of a gang connects once for each wire, with an epoch of its own each time.
 constexpr std::uint32_t kWiresMax = 8;
@@ -53,6 +54,7 @@ class Rank {
       : gang_(gang), job_(job), table_(table), neighbors_(RequestOf(job).neighbors), pattern_(job.dtype, job.op, job.ranks) {}
 
   Result<std::string> Run() {
+    ASSIGN_OR_RETURN(largest_bytes_, BytesOfLargestSize());
     RETURN_IF_ERROR(CheckMemory());
     for (std::size_t w = 0; w < job_.wires.size(); ++w) RETURN_IF_ERROR(MeasureWire(w));
     return Encode(report_);
@@ -61,13 +63,36 @@ class Rank {
  private:
   std::int64_t LargestBytes() const { return *std::max_element(job_.sizes.begin(), job_.sizes.end()); }
 
+  // What a rank needs at the largest size: both vectors, and the scratch of all algorithms, which take turns. What is left of smaller sizes
+  // makes way. That of plans which are not cut, with a node for each rank, is the most that there can be.
+  Result<std::int64_t> BytesOfLargestSize() const {
+    collective::Request request = RequestOf(job_);
+    request.nodes.resize(static_cast<std::size_t>(job_.ranks));
+    std::iota(request.nodes.begin(), request.nodes.end(), 0);
+    std::int64_t vectors = 0, scratch = 0;
+    for (const std::string& named : job_.algorithms) {
+      std::int64_t most = 0;  // where one is chosen, of any that may be
+      for (const collective::Algorithm& algorithm : table_) {
+        if (named.empty() ? algorithm.collective != job_.collective : algorithm.name != named) continue;
+        const Result<collective::Plan> plan = collective::BuildPlan(algorithm, request);
+        if (named.empty() && !plan.ok()) continue;
+        RETURN_IF_ERROR(plan.status());
+        ASSIGN_OR_RETURN(const Shape shape, ShapeOf(*plan, LargestBytes()));
+        vectors = std::max(vectors, (shape.in_elements + shape.out_elements) * static_cast<std::int64_t>(SizeOf(job_.dtype)));
+        most = std::max(most, shape.scratch_bytes);
+      }
+      scratch += most;
+    }
+    return vectors + scratch;
+  }
+
   // A vector that does not fit would end the process when it is touched, and nobody would know why.
   Status CheckMemory() {
     ASSIGN_OR_RETURN(std::vector<std::string> machines, gang_.Exchange(gang_.machine()));
     report_.machines = static_cast<std::int32_t>(std::set<std::string>(machines.begin(), machines.end()).size());
     const auto here = std::count(machines.begin(), machines.end(), gang_.machine());
     const double machine = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-    const double needed = 3.0 * static_cast<double>(LargestBytes()) * static_cast<double>(here);
+    const double needed = static_cast<double>(largest_bytes_) * static_cast<double>(here);
     if (needed <= machine) return {};
     return Status(Code::kResourceExhausted, "BENCH25",
                   fmt::format("vectors of {} bytes do not fit into the machine of rank {}", LargestBytes(), gang_.rank()),
@@ -80,7 +105,7 @@ class Rank {
     collective::Rendezvous rendezvous = collective::RendezvousOf(&gang_);
     rendezvous.epoch = rendezvous.epoch * kWiresMax + static_cast<std::uint32_t>(wire);
     collective::CommunicatorOptions options{.wire = job_.wires[wire], .choose_by = job_.choose_by, .algorithms = table_};
-    options.pool_bytes = std::max(options.pool_bytes, 4 * static_cast<std::size_t>(LargestBytes()) + kPoolBytesMore);
+    options.pool_bytes = std::max(options.pool_bytes, static_cast<std::size_t>(largest_bytes_) + kPoolBytesMore);
     ASSIGN_OR_RETURN(all_, Communicator::Connect(std::move(rendezvous), options));
     WireReport of_wire{.wire = all_->shares_memory() ? "shared" : "tcp"};
     if (ChoosesByCosts()) {
@@ -247,6 +272,7 @@ class Rank {
   const Pattern pattern_;
   std::unique_ptr<Communicator> all_;
   BenchReport report_;
+  std::int64_t largest_bytes_ = 0;  // BytesOfLargestSize()
   char *in_ = nullptr, *out_ = nullptr;
 };
 

@@ -44,7 +44,7 @@ struct BenchReport {
 std::string Encode(const BenchReport& report);
 Result<BenchReport> DecodeBenchReport(const std::string& bytes);
 
-// Of the largest size that is not larger than `fraction` of all, of sorted `numbers`: .5 is the median. 0 of none.
+// The least of the sorted numbers that at least `fraction` of them do not exceed: .5 gives the median. 0 of none.
 double Quantile(const std::vector<double>& sorted, double fraction);
 
 // Lines that begin with '#' say what was measured and the costs of messages; then the table.

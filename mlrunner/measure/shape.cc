@@ -7,6 +7,7 @@ namespace {
 
 using collective::Collective;
 using collective::Plan;
+using collective::Role;
 using collective::Sizes;
 
 // All plans have them first, of these names.
@@ -25,6 +26,11 @@ Result<Shape> Bound(const Plan& plan, std::int64_t count) {
     ASSIGN_OR_RETURN(collective::Layout layout, collective::Layout::Make(plan.header, program, shape.sizes));
     shape.in_elements = std::max(shape.in_elements, layout.ElementsOf(kIn));
     shape.out_elements = std::max(shape.out_elements, layout.ElementsOf(kOut));
+    std::int64_t scratch_bytes = 0;
+    for (std::int32_t b = 0; b < static_cast<std::int32_t>(plan.header.buffers.size()); ++b)
+      if (plan.header.buffers[static_cast<std::size_t>(b)].role == Role::kScratch)
+        scratch_bytes += layout.ElementsOf(b) * layout.BytesOfElement(b);
+    shape.scratch_bytes = std::max(shape.scratch_bytes, scratch_bytes);
   }
   shape.bytes = std::max(shape.in_elements, shape.out_elements) * static_cast<std::int64_t>(SizeOf(plan.header.request.dtype));
   if (!shape.sizes.table.empty()) shape.each = shape.sizes.table[0];

@@ -17,6 +17,7 @@ struct Shape {
   std::int64_t count = 0;                          // of the call
   std::int64_t bytes = 0;                          // of the longest vector of any rank; 0: the collective moves none
   std::int64_t in_elements = 0, out_elements = 0;  // room for every rank's
+  std::int64_t scratch_bytes = 0;                  // what the plan keeps beside them, of the rank that keeps most
   collective::Sizes sizes;
   // Where counts are learned: what each rank has for each, or for all.
   std::int64_t each = 0;

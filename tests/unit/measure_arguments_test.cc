@@ -173,6 +173,8 @@ TEST(BenchArguments, MistakesAreNamed) {
       {{"--collective", "mix"}, "none can be measured that does mix", "another collective"},
       {{"--algorithms", "rink"}, "\"rink\" cannot be measured", "\"ring\""},
       {{"--algorithms", "ring,"}, "\"\" cannot be measured", "direct"},
+      {{"--algorithms", "ring,direct,ring"}, "\"ring\" is there twice", "leave one out"},
+      {{"--algorithms", "chosen,chosen"}, "\"chosen\" is there twice", "leave one out"},
       {{"--algorithms", "sra"}, "\"sra\" cannot be measured", "direct"},
       {{"--algorithms", "ring,all"}, "\"all\" cannot be measured", "direct"},
       {{"--collective=broadcast", "--algorithms", "ring"}, "\"ring\" cannot be measured", "broadcast_tree"},

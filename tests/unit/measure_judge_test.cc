@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/random.h"
 #include "mlrunner/collective/run/kernels.h"
@@ -146,6 +147,17 @@ TEST(Judge, PromisesOfOtherCollectives) {
   }
   EXPECT_EQ(wrong(exchange, shape->sizes, 1, out.data()), 0);
   EXPECT_GT(wrong(exchange, shape->sizes, 2, out.data()), 2'000);
+}
+
+// What the bench sets aside for a plan: a sum for each round of recursive doubling, which grows with the ranks; nothing for a ring.
+TEST(Shape, SaysWhatPlansKeepBesideTheVectors) {
+  for (const auto& [ranks, rounds] : {std::pair{2, 1}, {4, 2}, {7, 2}, {8, 3}, {16, 4}}) {
+    auto doubling = ShapeOf(PlanFor("recursive_doubling", {.ranks = ranks}), 4'096),
+         ring = ShapeOf(PlanFor("ring", {.ranks = ranks}), 4'096);
+    ASSERT_TRUE(doubling.ok() && ring.ok());
+    EXPECT_EQ(doubling->scratch_bytes, rounds * 4'096) << ranks;
+    EXPECT_EQ(ring->scratch_bytes, 0) << ranks;
+  }
 }
 
 TEST(Shape, IsOfTheSizeThatWasAskedFor) {
