@@ -72,9 +72,12 @@ bool IsOfAnotherTraining(storage::FileSystem& files, const std::string& path, st
 
 // The parts that a checkpoint names; nothing where it cannot be read.
 std::optional<std::set<std::string>> PartsOf(storage::FileSystem& files, const std::string& path) {
+  auto header = ReadTensorFileHeader(files, path);
+  if (!header.ok()) return {};
+  std::set<std::string> parts;
+  if (header->metadata["format"] == kWholeForm) return parts;  // of which the rest may be long
   const auto opened = CheckpointReader::Open(files, path);
   if (!opened.ok()) return {};
-  std::set<std::string> parts;
   for (const StoredFile& file : (*opened)->index().files) parts.insert(file.name);
   return parts;
 }
@@ -96,7 +99,14 @@ void RemoveParts(storage::FileSystem& files, const std::string& folder, std::int
         (has_time && files.Look(folder + "/" + name, &then) == 0 && now.modified_us - then.modified_us > kAbandonedUs))
       unused[part->step].push_back(name);
   }
+  if (unused.empty()) return;
+  std::set<std::string> of_renamed;
+  for (const std::string& name : names) {
+    if (!MayBeRenamed(name)) continue;
+    if (auto parts = PartsOf(files, folder + "/" + name)) of_renamed.merge(*parts);
+  }
   for (auto& [of, parts] : unused) {
+    std::erase_if(parts, [&](const std::string& part) { return of_renamed.contains(part); });
     for (const std::string& name : names) {
       if (StepHereOrAside(name) != of) continue;
       const std::optional<std::set<std::string>> used = PartsOf(files, folder + "/" + name);

@@ -67,7 +67,7 @@ struct SavedCheckpoint {
 // ones are removed, only after this one is safe, and so is what killed saves left behind: earlier ones of this training, and any that
 // nobody has written to for an hour. Those that the training does not stand on, of steps above `stands_on`, were passed over or disowned:
 // they are renamed to aside-RUN-step-..., no longer looked for and never removed (a damaged one of the same step is replaced). Parts stay
-// as long as a checkpoint that lies here names them, also one that was set aside.
+// as long as a checkpoint that lies here names them, also one that was set aside, or to which somebody gave another name.
 // An error means that it is not safe (CKPT01, with the reason; also where tensors and parts together leave a gap in a state or have
 // something twice), and those that the training stands on are still there.
 Result<SavedCheckpoint> SaveCheckpoint(storage::FileSystem& files, const std::string& folder, const Checkpoint& checkpoint,

@@ -62,7 +62,7 @@ bool FitsMemory(const StoredTensor& tensor) {
   for (std::int64_t length : tensor.dims) {
     if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(length), &bytes)) return false;
   }
-  return bytes <= std::uint64_t{1} << 62;
+  return bytes <= std::uint64_t{1} << 61;  // sums of two still fit
 }
 
 std::string Place(const CheckpointIndex& index, const StoredPiece& piece) {

@@ -47,6 +47,10 @@ std::int64_t StepHereOrAside(std::string_view name) {
   return StepIn(name);
 }
 
+bool MayBeRenamed(std::string_view name) {
+  return name.ends_with(kSuffix) && !IsHidden(name) && StepHereOrAside(name) < 0 && !PartIn(name);
+}
+
 std::string HiddenName(std::string_view of, const CheckpointWriter& writer) {
   return fmt::format("{}{}-{:016x}-{}{}", kHidden, of, writer.run, writer.forming, kSuffix);
 }

@@ -24,6 +24,8 @@ std::int64_t StepIn(std::string_view name);
 std::string AsideName(std::uint64_t run, std::string_view checkpoint_name);
 // The step of a checkpoint or of one that was set aside; -1.
 std::int64_t StepHereOrAside(std::string_view name);
+// Whether it may be a checkpoint to which somebody gave another name.
+bool MayBeRenamed(std::string_view name);
 
 // Of a file that is being made: two writers in one folder have two, and the later forming knows which are the earlier one's.
 std::string HiddenName(std::string_view of, const CheckpointWriter& writer);

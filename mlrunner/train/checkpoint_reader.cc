@@ -1,5 +1,6 @@
 #include "mlrunner/train/checkpoint_reader.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <utility>
@@ -15,6 +16,9 @@ namespace ropewalk::mlrunner {
 namespace {
 
 using Metadata = std::map<std::string, std::string>;
+
+// Large enough for a disk, and nothing beside what is trained.
+constexpr std::size_t kVerifyBytes = std::size_t{4} << 20;
 
 template <class T>
 Result<T> NumberIn(const Metadata& metadata, const char* key, const std::string& path) {
@@ -81,21 +85,29 @@ Result<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(storage::FileSy
   return reader;
 }
 
-Status CheckpointReader::ReadPiece(const std::string& name, const StoredPiece& piece, std::span<std::byte> bytes) const {
+Status CheckpointReader::ReadPiece(const std::string& name, const StoredPiece& piece, std::uint64_t bytes,
+                                   std::span<std::byte> into) const {
   const StoredFile& file = index_.files[static_cast<std::size_t>(piece.file)];
   const std::size_t slash = path_.rfind('/');
   const std::string path = (slash == std::string::npos ? "" : path_.substr(0, slash + 1)) + file.name;
   auto bad = [&](const std::string& why) {
     return DamagedTensorFile(path_, fmt::format("{} of state {}, in {}, {}", ToString(piece.slice), name, file.name, why));
   };
-  std::size_t read = 0;
-  if (int error = files_.ReadAt(path, file.data_begins + piece.at, bytes, &read); error == ENOENT) {
-    return bad("is missing: there is no such file");
-  } else if (error != 0) {
-    return storage::IoError(error, "CKPT02", "cannot read " + storage::QuotedPath(path) + ", a part of the checkpoint");
-  }
-  if (read != bytes.size()) return bad(fmt::format("ends after {} of {} bytes", read, bytes.size()));
-  return WideChecksum64(bytes) == piece.checksum ? Status() : bad("has another checksum");
+  WideHash hash;
+  std::uint64_t done = 0;
+  do {  // once also where there are none: is there such a file?
+    const std::span<std::byte> block = into.first(static_cast<std::size_t>(std::min<std::uint64_t>(into.size(), bytes - done)));
+    std::size_t read = 0;
+    if (int error = files_.ReadAt(path, file.data_begins + piece.at + done, block, &read); error == ENOENT) {
+      return bad("is missing: there is no such file");
+    } else if (error != 0) {
+      return storage::IoError(error, "CKPT02", "cannot read " + storage::QuotedPath(path) + ", a part of the checkpoint");
+    }
+    if (read != block.size()) return bad(fmt::format("ends after {} of {} bytes", done + read, bytes));
+    hash.Add(block);
+    done += read;
+  } while (done < bytes);
+  return hash.value() == piece.checksum ? Status() : bad("has another checksum");
 }
 
 Result<Tensor> CheckpointReader::Read(const std::string& name, Dtype dtype, const Dims& logical, const Slice& slice) const {
@@ -118,10 +130,10 @@ Result<Tensor> CheckpointReader::Read(const std::string& name, Dtype dtype, cons
     if (piece.file == StoredPiece::kSameFile) {
       CopySlice(both, element_bytes, piece.slice, own_.at(name).bytes.data(), slice, tensor.bytes.data());
     } else if (piece.slice == slice) {
-      RETURN_IF_ERROR(ReadPiece(name, piece, tensor.bytes));
+      RETURN_IF_ERROR(ReadPiece(name, piece, tensor.bytes.size(), tensor.bytes));
     } else {
       bytes.resize(static_cast<std::size_t>(NumElements(piece.slice)) * element_bytes);
-      RETURN_IF_ERROR(ReadPiece(name, piece, bytes));
+      RETURN_IF_ERROR(ReadPiece(name, piece, bytes.size(), bytes));
       CopySlice(both, element_bytes, piece.slice, bytes.data(), slice, tensor.bytes.data());
     }
   }
@@ -129,6 +141,7 @@ Result<Tensor> CheckpointReader::Read(const std::string& name, Dtype dtype, cons
 }
 
 Result<Checkpoint> CheckpointReader::ReadAll() const {
+  RETURN_IF_ERROR(Verify());  // before there is memory for what the index says
   Checkpoint all = about_;
   for (const auto& [name, stored] : index_.tensors) {
     ASSIGN_OR_RETURN(all.tensors[name], Read(name, stored.dtype, stored.dims, WholeOf(stored.dims)));
@@ -137,12 +150,11 @@ Result<Checkpoint> CheckpointReader::ReadAll() const {
 }
 
 Status CheckpointReader::Verify() const {
-  std::vector<std::byte> bytes;
+  std::vector<std::byte> block(kVerifyBytes);
   for (const auto& [name, tensor] : index_.tensors) {
     for (const StoredPiece& piece : tensor.pieces) {
       if (piece.file == StoredPiece::kSameFile) continue;  // the checksum of that file covers it
-      bytes.resize(static_cast<std::size_t>(NumElements(piece.slice)) * SizeOf(tensor.dtype));
-      RETURN_IF_ERROR(ReadPiece(name, piece, bytes));
+      RETURN_IF_ERROR(ReadPiece(name, piece, static_cast<std::uint64_t>(NumElements(piece.slice)) * SizeOf(tensor.dtype), block));
     }
   }
   return {};

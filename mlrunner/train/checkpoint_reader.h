@@ -6,6 +6,7 @@
 // Owner: the caller, also of the file system, which has to live as long. Thread rule: one reader, one thread; pure but for the file system.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
@@ -36,13 +37,15 @@ class CheckpointReader {
 
   // All of it.
   Result<Checkpoint> ReadAll() const;
-  // Reads all that lies in other files, and throws it away: kDataLoss CKPT02 where Read would say so.
+  // Reads all that lies in other files, and throws it away: kDataLoss CKPT02 where Read would say so. It holds little of it at a time: how
+  // long pieces are is so far only what the index says.
   Status Verify() const;
 
  private:
   CheckpointReader(storage::FileSystem& files, std::string path) : files_(files), path_(std::move(path)) {}
-  // The bytes of a piece that lies in another file, as many as it has.
-  Status ReadPiece(const std::string& name, const StoredPiece& piece, std::span<std::byte> bytes) const;
+  // The bytes of a piece that lies in another file, and whether they are those that were written. Where `into` has less room than that it is
+  // filled again and again.
+  Status ReadPiece(const std::string& name, const StoredPiece& piece, std::uint64_t bytes, std::span<std::byte> into) const;
 
   storage::FileSystem& files_;
   std::string path_;

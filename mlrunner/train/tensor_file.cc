@@ -59,18 +59,7 @@ std::size_t ChecksumPlace(std::string_view header) {
   return at == std::string_view::npos || at + kKey.size() + kNoChecksum.size() > header.size() ? std::string_view::npos : at + kKey.size();
 }
 
-class Hash {
- public:
-  Hash() : state_(XXH3_createState()) { XXH3_64bits_reset(state_); }
-  ~Hash() { XXH3_freeState(state_); }
-  Hash(const Hash&) = delete;
-  Hash& operator=(const Hash&) = delete;
-  void Add(std::span<const std::byte> bytes) { WideUpdate(state_, bytes); }
-  std::string Text() const { return fmt::format("{:016x}", XXH3_64bits_digest(state_)); }
-
- private:
-  XXH3_state_t* state_;
-};
+std::string TextOf(const WideHash& hash) { return fmt::format("{:016x}", hash.value()); }
 
 Result<Tensor> TensorIn(const Json& entry, std::string_view bytes, const std::string& name, const std::string& path) {
   auto bad = [&](const char* why) { return DamagedTensorFile(path, fmt::format("tensor {}: {}", name, why)); };
@@ -145,10 +134,10 @@ Status DamagedTensorFile(const std::string& path, const std::string& why) {
 Result<std::uint64_t> WriteTensorFile(storage::FileSystem& files, const std::string& path,
                                       const std::map<std::string, std::string>& metadata, const std::map<std::string, Tensor>& tensors) {
   ASSIGN_OR_RETURN(std::string header, Header(metadata, tensors));
-  Hash hash;
+  WideHash hash;
   hash.Add(AsBytes(header));
   for (const auto& [name, tensor] : tensors) hash.Add(tensor.bytes);
-  header.replace(ChecksumPlace(header), kNoChecksum.size(), hash.Text());
+  header.replace(ChecksumPlace(header), kNoChecksum.size(), TextOf(hash));
   std::string length;
   ByteWriter(&length).Fixed(static_cast<std::uint64_t>(header.size()));
 
@@ -197,10 +186,10 @@ Result<TensorFile> ReadTensorFile(storage::FileSystem& files, const std::string&
   if (place == std::string::npos) return DamagedTensorFile(path, "its header has no checksum");
   std::string stored = header.substr(place, kNoChecksum.size());
   header.replace(place, kNoChecksum.size(), kNoChecksum);
-  Hash hash;
+  WideHash hash;
   hash.Add(AsBytes(header));
   hash.Add(AsBytes(bytes));
-  if (stored != hash.Text()) return DamagedTensorFile(path, "its checksum is another");
+  if (stored != TextOf(hash)) return DamagedTensorFile(path, "its checksum is another");
   return Parse(header, bytes, path);
 }
 

@@ -199,6 +199,7 @@ class Rank {
 
   // What a checkpoint holds, and which rank writes which slice of it.
   Status DivideStates() {
+    if (job_.checkpoint.folder.empty()) return {};
     for (const StateInfo& state : graph_.states) {
       if (IsKept(state)) kept_.push_back({state.name, state.type.dtype, Evaluate(state.logical, {rows_}), state.sharding});
     }

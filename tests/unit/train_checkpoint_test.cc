@@ -219,6 +219,31 @@ TEST(Checkpoint, IsASafetensorsFile) {
   EXPECT_EQ(first, 5);
 }
 
+// Byte for byte what versions wrote that knew no parts. It is still what one rank alone writes, so that those can go on from it, too.
+TEST(Checkpoint, TheFirstFormIsReadAndWrittenAsItWas) {
+  std::string header =
+      R"({"__metadata__":{"checksum":"8beb6df72dc8752c","data":"9","epoch":"1","format":"ropewalk-checkpoint-1","loss":"0.5",)"
+      R"("offset":"6","run":"7","samples":"8","seed":"3","step":"40","vocabulary":"5"},)"
+      R"("w":{"data_offsets":[0,8],"dtype":"F32","shape":[2]}})";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const std::uint64_t length = header.size();
+  const float values[] = {1, -2};
+  std::string bytes(sizeof length + sizeof values, '\0');
+  std::memcpy(bytes.data(), &length, sizeof length);
+  std::memcpy(bytes.data() + sizeof length, values, sizeof values);
+  bytes.insert(sizeof length, header);
+  testing::TempFolder before, now;
+  LocalFileSystem files;
+  std::ofstream(CheckpointPath(before.path(), 40), std::ios::binary) << bytes;
+  const Checkpoint read = Newest(before.path());
+  Checkpoint wanted{
+      .step = 40, .position = {1, 6}, .seed = 3, .tensors = {}, .vocabulary = 5, .data = 9, .samples = 8, .run = 7, .loss = .5};
+  wanted.tensors["w"] = ToTensor(Dtype::kF32, RefTensor{{2}, {1, -2}});
+  ExpectEqual(read, wanted);
+  ASSERT_TRUE(Save(files, now.path(), wanted, -1).ok());
+  EXPECT_EQ(Slurp(CheckpointPath(now.path(), 40)), bytes);
+}
+
 // A process that dies in any operation of a save: everything after it does not happen, and what was being written is half there.
 TEST(Checkpoint, KilledAnywhereInASaveTheNewestWholeOneLoads) {
   int survived_new = 0, survived_old = 0;

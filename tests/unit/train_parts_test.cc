@@ -106,6 +106,25 @@ TEST(Parts, StayWithACheckpointThatIsSetAside) {
   EXPECT_EQ(aside->tensors.at("w").bytes, Make(100).whole.at("w").bytes);
 }
 
+// A good one that somebody keeps under a name of his own is still good when its step is long gone.
+TEST(Parts, StayWithACheckpointThatIsRenamed) {
+  testing::TempFolder folder;
+  LocalFileSystem files;
+  const std::string best = folder.path() + "/best.safetensors";
+  ASSERT_TRUE(Save(files, folder.path(), 100, -1).ok());
+  std::filesystem::rename(CheckpointPath(folder.path(), 100), best);
+  std::ofstream(folder.path() + "/notes.safetensors") << "no tensors";
+  for (std::int64_t step : {200, 300}) ASSERT_TRUE(Save(files, folder.path(), step, step - 100).ok());
+  EXPECT_EQ(Names(folder.path()),
+            (Paths{"best.safetensors", "notes.safetensors", PartOf(100, 0), PartOf(100, 1), PartOf(300, 0), PartOf(300, 1), NameOf(300)}));
+  auto kept = LoadCheckpoint(files, best);
+  ASSERT_TRUE(kept.ok()) << kept.status().ToString();
+  EXPECT_EQ(kept->tensors.at("w").bytes, Make(100).whole.at("w").bytes);
+  std::filesystem::remove(best);
+  ASSERT_TRUE(Save(files, folder.path(), 400, 300).ok());
+  EXPECT_EQ(Names(folder.path()), (Paths{"notes.safetensors", PartOf(400, 0), PartOf(400, 1), NameOf(400)}));
+}
+
 // The checkpoint of a step that is saved again is not written over: until the new one has its name, it is the old one that is there.
 TEST(Parts, OfTheSameStepAreWrittenBesideThoseThatAreNamed) {
   testing::TempFolder folder;

@@ -341,6 +341,17 @@ TEST_F(SliceDamage, AnotherType) {
   ExpectPassedOver("of state v, in part-000000000002-0000000000000007-0-0-0.safetensors, has another checksum");
 }
 
+// An index that says so is not believed: nobody takes memory for it.
+TEST_F(SliceDamage, APieceThatNoMemoryHolds) {
+  Rewrite([](CheckpointIndex& index) {
+    StoredTensor& v = index.tensors.at("v");
+    v.dims = {std::int64_t{1} << 59};
+    v.pieces.resize(1);
+    v.pieces[0].slice = WholeOf(v.dims);
+  });
+  ExpectPassedOver("of state v, in part-000000000002-0000000000000007-0-0-0.safetensors, ends after ");
+}
+
 TEST_F(SliceDamage, AFileElsewhere) {
   Rewrite([](CheckpointIndex& index) { index.files[0].name = "../" + index.files[0].name; });
   ExpectPassedOver("its index of slices: a file that is none");
@@ -360,6 +371,35 @@ TEST_F(SliceDamage, AnIndexThatIsNone) {
     EXPECT_EQ(index.status().tag(), "CKPT02") << text;
     EXPECT_NE(index.status().what().find("here"), std::string::npos);
   }
+}
+
+// What is read in several goes is checked as what is read in one.
+TEST(Slices, ALongPieceIsVerifiedToItsEnd) {
+  Random random(5);
+  CutStates states{{{{"ranks", 2}}}, {}, {}};
+  states.Add("w", {{0}, {}}, RandomTensor(random, Dtype::kU8, {18'000'001}));
+  testing::TempFolder folder;
+  LocalFileSystem files;
+  ASSERT_TRUE(testing::SaveSlices(files, folder.path(), About(1), states.Written(2), {}).ok());
+  auto reader = Open(files, CheckpointPath(folder.path(), 1));
+  ASSERT_NE(reader, nullptr);
+  EXPECT_TRUE(reader->Verify().ok());
+  const std::string part = folder.path() + "/part-000000000001-0000000000000007-0-0-0.safetensors";
+  const auto bytes = std::filesystem::file_size(part);
+  for (std::uint64_t from_end : {1u, 5'000'000u}) {
+    std::fstream file(part, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekg(static_cast<std::streamoff>(bytes - from_end));
+    const auto flipped = static_cast<char>(file.get() ^ 1);
+    file.seekp(static_cast<std::streamoff>(bytes - from_end));
+    file.put(flipped).flush();
+    const Status status = reader->Verify();
+    EXPECT_NE(status.why().find("has another checksum"), std::string::npos) << status.ToString();
+    file.seekp(static_cast<std::streamoff>(bytes - from_end));
+    file.put(static_cast<char>(flipped ^ 1)).flush();
+    EXPECT_TRUE(reader->Verify().ok()) << from_end;
+  }
+  std::filesystem::resize_file(part, bytes - 1);
+  EXPECT_NE(reader->Verify().why().find("ends after 9000000 of 9000001 bytes"), std::string::npos) << reader->Verify().ToString();
 }
 
 // A disk that fails is another matter than a checkpoint that is damaged: nothing is passed over.
