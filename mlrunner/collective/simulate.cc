@@ -378,8 +378,8 @@ Result<SimulateReport> Simulate(std::string_view algorithm, const Request& reque
 }
 
 Result<SimulateReport> Simulate(const Algorithm& algorithm, const Request& request, const SimulateOptions& options) {
+  ASSIGN_OR_RETURN(const Header header, BuildHeader(algorithm, request));  // it says whether that can be a number of ranks
   RETURN_IF_ERROR(CheckOptions(request.ranks, options));
-  ASSIGN_OR_RETURN(const Header header, BuildHeader(algorithm, request));
   FoldedPrograms programs(&header, &options.sizes);
   for (std::int32_t rank = 0; rank < request.ranks; ++rank) RETURN_IF_ERROR(programs.Add(BuildProgram(algorithm, header, rank)));
   return Run(header, programs, options);

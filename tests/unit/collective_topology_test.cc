@@ -206,6 +206,7 @@ TEST(Topology, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(refusal({.sizes = {.count = 1}, .topology = Shared(apart)}), "SIM01");
   EXPECT_EQ(Simulate("nothing", {.ranks = 4}, {}).status().tag(), "COLL11");
   EXPECT_EQ(Simulate("ring", {.ranks = 4, .slots = 1}, {}).status().tag(), "COLL10");
+  for (std::int32_t ranks : {0, -1}) EXPECT_EQ(Simulate("ring", {.ranks = ranks}, {}).status().tag(), "COLL10") << ranks;
 }
 
 }  // namespace
