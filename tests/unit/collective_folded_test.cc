@@ -1,9 +1,7 @@
-// Programs that ranks share in virtual time: that they are shared where ranks do the same and only there, that a folded program says what
-// the rank's own does, and what thousands of ranks take.
+// Programs that ranks share in virtual time: that they are shared where ranks do the same and only there, and that a folded program says
+// what the rank's own does. What thousands of ranks take is in collective_scale_test.
 #include <gtest/gtest.h>
 
-#include <ctime>
-#include <iostream>
 #include <string>
 
 #include "mlrunner/collective/folded.h"
@@ -131,77 +129,6 @@ TEST(Folded, APlanAndItsAlgorithmTakeTheSameTime) {
       EXPECT_EQ(of_plan->trace, of_algorithm->trace) << Name(one);
       EXPECT_EQ(of_plan->steps, of_algorithm->steps);
     }
-}
-
-SimulateReport Timed(std::string_view algorithm, const Request& request, const SimulateOptions& options) {
-  const std::clock_t start = std::clock();
-  auto report = Simulate(algorithm, request, options);
-  const double took_s = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-  EXPECT_TRUE(report.ok()) << report.status().ToString();
-  if (!report.ok()) return {};
-  std::cout << algorithm << ", " << request.ranks << " ranks: " << report->network.messages << " messages, " << report->events
-            << " events, " << report->programs_kept << " programs of " << report->steps_kept << " steps in all kept, " << took_s << " s\n";
-  return *report;
-}
-
-// 1,024 ranks send two million messages. How long that takes is printed, and what it takes is held: events for each message, one rate for
-// each, and one program instead of a thousand.
-TEST(Scale, ARingOf1024RanksTakesThreeEventsAMessageAndTheMemoryOfOneProgram) {
-  const std::int64_t ranks = 1024, part = 256, a = 50'000, b = 8;
-  const SimulateReport report =
-      Timed("ring", {.ranks = 1024}, {.sizes = {.count = ranks * part / 4}, .network = {.latency_ns = a, .ns_per_byte = b}});
-  EXPECT_EQ(report.end_ns, 2 * (ranks - 1) * (a + part * b));
-  const std::uint64_t messages = 2 * ranks * (ranks - 1);
-  EXPECT_EQ(report.network.messages, messages);
-  EXPECT_EQ(report.network.rates, messages);
-  EXPECT_LE(report.events, 3 * messages);
-  EXPECT_EQ(report.programs_kept, 1);
-  EXPECT_EQ(report.steps_kept, 2 * ranks + 1);  // 2P - 1, and the loop's two
-  EXPECT_EQ(report.edges_used, ranks);
-}
-
-// Over racks whose uplinks are the slowest: the pace is theirs.
-TEST(Scale, ThatRingOverRacksKeepsItsCounts) {
-  const std::int64_t ranks = 512, part = 256;
-  std::vector<std::int32_t> racks;
-  for (int rank = 0; rank < ranks; ++rank) racks.push_back(rank / 32);
-  const SimulateReport report =
-      Timed("ring", {.ranks = 512},
-            {.sizes = {.count = ranks * part / 4}, .topology = std::make_shared<const sim::Topology>(sim::Racks(racks, {1, 100}, {4, 0}))});
-  EXPECT_GE(report.end_ns, 2 * (ranks - 1) * part * 4);
-  EXPECT_LE(report.end_ns, 2 * (ranks - 1) * (part * 4 + 100));
-  EXPECT_EQ(report.network.messages, static_cast<std::uint64_t>(2 * ranks * (ranks - 1)));
-  EXPECT_LE(report.network.rates, report.network.messages);
-  EXPECT_LE(report.events, 4 * report.network.messages);
-  EXPECT_EQ(report.programs_kept, 1);
-}
-
-TEST(Scale, TenThousandRanksAreNotMaterialised) {
-  const std::int64_t ranks = 10'000, n = 4000, a = 1000, b = 1;
-  const SimulateOptions options{.sizes = {.count = n / 4}, .network = {.latency_ns = a, .ns_per_byte = b}};
-  SimulateReport chain = Timed("chain", {.ranks = 10'000, .segment_bytes = 1000}, options);
-  // Four segments, one behind the other: the first to arrive on each way takes all hops, the others are right behind.
-  EXPECT_EQ(chain.end_ns, 2 * (ranks - 1) * (a + 1000 * b) + 3 * 1000 * b);
-  EXPECT_EQ(chain.programs_kept, 4);
-  EXPECT_LE(chain.steps_kept, 4 * 6);
-  SimulateReport barrier = Timed("barrier", {.collective = Collective::kBarrier, .ranks = 10'000}, options);
-  EXPECT_EQ(barrier.end_ns, 14 * a);
-  EXPECT_EQ(barrier.programs_kept, 1);
-  // Pairs across bits are no rotation: such programs are kept, and are short.
-  SimulateReport doubling = Timed("recursive_doubling", {.ranks = 10'000}, options);
-  EXPECT_LE(doubling.steps_kept, ranks * (2 * 13 + 2));
-}
-
-// A ring of ten thousand has two hundred million steps. That they need not be held is seen without running them: ranks from all over it
-// share one program.
-TEST(Scale, ARingOfTenThousandIsOneProgram) {
-  const Algorithm& ring = **FindAlgorithm(Algorithms(), "ring");
-  auto header = BuildHeader(ring, {.ranks = 10'000});
-  ASSERT_TRUE(header.ok());
-  const Program first = Fold(*header, BuildProgram(ring, *header, 0)).program;
-  EXPECT_EQ(first.steps.size(), 20'001u);
-  for (std::int32_t rank : {1, 2, 4'999, 5'000, 9'998, 9'999})
-    EXPECT_TRUE(Fold(*header, BuildProgram(ring, *header, rank)).program == first) << rank;
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ struct Case {
   std::string algorithm;
   Request request;
 };
+inline bool IsHierarchical(const Case& one) { return one.algorithm.starts_with("hierarchical_"); }
 
 // Every algorithm at `ranks`, with segments and channels where it has them.
 inline std::vector<Case> AllCases(std::int32_t ranks, std::int64_t segment_bytes, Dtype dtype = Dtype::kF32) {

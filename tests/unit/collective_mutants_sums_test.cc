@@ -1,0 +1,14 @@
+// Mutants of the allreduces of four ranks, but for those that know nodes (collective_mutants_nodes_test).
+#include "tests/unit/collective_mutants.h"
+
+namespace ropewalk::collective::testing {
+namespace {
+
+TEST(Mutants, OfSumsThatSomeScheduleGetsWrongAreRefused) {
+  std::vector<Case> cases = AllCases(4, 8);
+  std::erase_if(cases, [](const Case& one) { return one.request.collective != Collective::kAllreduce || IsHierarchical(one); });
+  ExpectMutantsRefused(cases);
+}
+
+}  // namespace
+}  // namespace ropewalk::collective::testing
