@@ -43,8 +43,8 @@ class CheckpointReader {
 
  private:
   CheckpointReader(storage::FileSystem& files, std::string path) : files_(files), path_(std::move(path)) {}
-  // The bytes of a piece that lies in another file, and whether they are those that were written. Where `into` has less room than that it is
-  // filled again and again.
+  // The bytes of a piece that lies in another file, and whether they are those that were written. Where `into` has less room it is filled
+  // again and again.
   Status ReadPiece(const std::string& name, const StoredPiece& piece, std::uint64_t bytes, std::span<std::byte> into) const;
 
   storage::FileSystem& files_;
