@@ -7,21 +7,11 @@
 //   step: one line of JSON for each rank: times of steps with the sums and without, of all sums alone, of the last one alone
 // Keys: ranks, namespaces (rank r lives in the network namespace NAME-r at 10.77.r.2; without it all share this machine's loopback),
 // layers and width (of an MLP), bucket_bytes, micro_batches, backward_ms (of each of them), steps.
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <sched.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <map>
 #include <numeric>
 #include <span>
 #include <string>
@@ -33,6 +23,7 @@
 
 #include "bench/hub.h"
 #include "bench/must.h"
+#include "bench/namespaces.h"
 #include "mlrunner/collective/run/call_steps.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/train/trainer.h"
@@ -42,32 +33,14 @@ using namespace ropewalk::mlrunner;
 
 namespace {
 
-constexpr std::int64_t kWarmSteps = 3;                     // not measured
-constexpr int kRoundsAlone = 15;                           // of sums alone, of which the first are not measured
-constexpr std::size_t kBulkBytes = std::size_t{64} << 20;  // over the link
+constexpr std::int64_t kWarmSteps = 3;  // not measured
+constexpr int kRoundsAlone = 15;        // of sums alone, of which the first are not measured
 
 using bench::Must;
-void MustSystem(bool is_well, const std::string& what) {
-  if (!is_well) Must(Status(Code::kUnavailable, "BENCH07", what, std::strerror(errno), "run it by bench/overlap/run.py, as root"));
-}
+using bench::NowMs;
+using bench::Setup;
 
-double NowMs() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 double Ms(std::int64_t steady_ns) { return static_cast<double>(steady_ns) * 1e-6; }
-
-struct Setup {
-  std::map<std::string, std::string> keys;
-  std::int64_t Number(const std::string& key, std::int64_t otherwise) const {
-    auto found = keys.find(key);
-    return found == keys.end() ? otherwise : std::atoll(found->second.c_str());
-  }
-  double Real(const std::string& key, double otherwise) const {
-    auto found = keys.find(key);
-    return found == keys.end() ? otherwise : std::atof(found->second.c_str());
-  }
-  int ranks() const { return static_cast<int>(Number("ranks", 4)); }
-  bool has_namespaces() const { return keys.contains("namespaces"); }
-  std::string Address(int rank) const { return has_namespaces() ? fmt::format("10.77.{}.2", rank) : "127.0.0.1"; }
-};
 
 // A rank of the bench as one of a gang. Whoever loses the hub ends (bench/hub.h): nobody has to be told of a loss.
 class HubGang final : public dag::GangContext {
@@ -136,6 +109,7 @@ class Watched final : public collective::Communicator {
   bool shares_memory() const override { return behind_ != nullptr && behind_->shares_memory(); }
   std::span<const std::int32_t> members() const override { return members_; }
   const collective::Nodes& nodes() const override { return nodes_; }
+  const collective::Orders& orders() const override { return orders_; }
   Result<std::unique_ptr<collective::Communicator>> Split(const collective::GroupOptions&) override { return None("groups"); }
   Result<std::unique_ptr<collective::Communicator>> Shrink() override { return None("gangs that go on without some of their ranks"); }
   Result<std::unique_ptr<collective::Communicator>> Reform(const collective::ReformOptions&) override {
@@ -177,6 +151,7 @@ class Watched final : public collective::Communicator {
   std::int32_t rank_, ranks_;
   std::vector<std::int32_t> members_;
   collective::Nodes nodes_;  // all on one
+  collective::Orders orders_;
   std::unique_ptr<collective::Communicator> behind_;
   std::vector<Sum> sums_;
   std::uint64_t steps_before_ = 0;
@@ -326,11 +301,6 @@ Training Train(const Setup& setup, int rank, int hub, bool speaks) {
   return training;
 }
 
-int Say(const std::string& line) {
-  // In one piece: lines of two ranks must not mix.
-  return write(1, line.data(), line.size()) == static_cast<ssize_t>(line.size()) ? 0 : 1;
-}
-
 int StepRank(const Setup& setup, int rank, int hub) {
   const Training mute = Train(setup, rank, hub, false), real = Train(setup, rank, hub, true);
   std::vector<double> submits_ms;
@@ -339,7 +309,7 @@ int StepRank(const Setup& setup, int rank, int hub) {
     submits_ms.push_back(sum.submitted_ms - real.begin_ms);
     bytes.push_back(sum.bytes());
   }
-  return Say(fmt::format(
+  return bench::Say(fmt::format(
       "{{\"rank\": {}, \"step_ms\": [{:.3f}], \"compute_ms\": [{:.3f}], \"backward_ms\": [{:.3f}], \"communication_ms\": [{:.3f}], "
       "\"last_bucket_ms\": [{:.3f}], \"bucket_bytes\": [{}], \"submits_ms\": [{:.3f}], \"backward_begin_ms\": {:.3f}, "
       "\"last_part_begin_ms\": {:.3f}, \"backward_end_ms\": {:.3f}, \"first_wait_ms\": {:.3f}}}\n",
@@ -348,72 +318,17 @@ int StepRank(const Setup& setup, int rank, int hub) {
       real.seen.backward_begin_ms, real.seen.last_part_begin_ms, real.seen.backward_end_ms, real.seen.first_wait_begin_ms));
 }
 
-// Each rank in turn sends to the next one, from first byte received to last; nothing else is on its way.
-int LinkRank(const Setup& setup, int rank, int hub) {
-  const int ranks = setup.ranks();
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  inet_pton(AF_INET, setup.Address(rank).c_str(), &address.sin_addr);
-  socklen_t length = sizeof(address);
-  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  MustSystem(bind(listener, reinterpret_cast<sockaddr*>(&address), length) == 0 && listen(listener, 1) == 0 &&
-                 getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) == 0,
-             "listening on " + setup.Address(rank));
-  const std::vector<std::string> ports = bench::Exchange(hub, std::to_string(ntohs(address.sin_port)), ranks);
-  std::vector<char> bytes(1 << 20);
-  double gbit_per_s = 0;
-  for (int from = 0; from < ranks; ++from) {
-    const int to = (from + 1) % ranks;
-    bench::Exchange(hub, "", ranks);
-    if (rank == from) {
-      inet_pton(AF_INET, setup.Address(to).c_str(), &address.sin_addr);
-      address.sin_port = htons(static_cast<std::uint16_t>(std::atoi(ports[to].c_str())));
-      const int out = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      MustSystem(connect(out, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0, "connecting to " + setup.Address(to));
-      for (std::size_t sent = 0; sent < kBulkBytes; sent += bytes.size())
-        MustSystem(bench::Transfer(true, out, bytes.data(), bytes.size()), "sending");
-      close(out);
-    } else if (rank == to) {
-      const int in = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-      double begin_ms = 0;
-      std::size_t got = 0, before = 0;
-      for (ssize_t n; (n = read(in, bytes.data(), bytes.size())) > 0; got += static_cast<std::size_t>(n))
-        // What a bucket of tokens has saved is gone by then.
-        if (begin_ms == 0 && got > kBulkBytes / 8) begin_ms = NowMs(), before = got + static_cast<std::size_t>(n);
-      MustSystem(got == kBulkBytes, "receiving");
-      gbit_per_s = static_cast<double>(got - before) * 8e-6 / (NowMs() - begin_ms);
-      close(in);
-    }
-  }
-  close(listener);
-  return Say(fmt::format("{{\"rank\": {}, \"received_gbit_per_s\": {:.4f}}}\n", rank, gbit_per_s));
-}
-
-// In a network of its own, where the driver has made one.
-void Enter(const Setup& setup, int rank) {
-  if (!setup.has_namespaces()) return;
-  const std::string path = fmt::format("/run/netns/{}-{}", setup.keys.at("namespaces"), rank);
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  MustSystem(fd >= 0 && setns(fd, CLONE_NEWNET) == 0, "entering the network namespace " + path);
-  close(fd);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string verb = argc > 1 ? argv[1] : "";
-  Setup setup;
-  for (int i = 2; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const std::size_t at = argument.find('=');
-    if (at != std::string::npos) setup.keys[argument.substr(0, at)] = argument.substr(at + 1);
-  }
+  const Setup setup = Setup::Of(argc, argv, 2);
   if (verb != "link" && verb != "step") {
     std::fprintf(stderr, "usage: bench_overlap link|step KEY=VALUE...\n");
     return 2;
   }
   return bench::RunRanks(setup.ranks(), [&](int rank, int hub) {
-    Enter(setup, rank);
-    return verb == "link" ? LinkRank(setup, rank, hub) : StepRank(setup, rank, hub);
+    bench::Enter(setup, rank);
+    return verb == "link" ? bench::LinkRank(setup, rank, hub) : StepRank(setup, rank, hub);
   });
 }

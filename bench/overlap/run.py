@@ -24,64 +24,11 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from namespaces import Network, check_link
 from paired import lower_bound
 
 RANKS = 4
 FACTOR = 1.15  # on what no overlap could hide
-MTU = 9000  # of 9014 bytes on the wire 8948 are TCP's: .99 of the rate, with small frames .96
-BURST = "128kb"  # what the bucket holds: two of the largest packets that the kernel passes on in one piece
-QUEUE = "10ms"  # longer ones are dropped, as by a switch
-
-
-class Network:
-    """Namespaces NAME-0, NAME-1... at 10.77.r.2, each joined to NAME-hub by a shaped link. A context: gone at its end."""
-
-    def __init__(self, rate_mbit, congestion):
-        self.name = f"ropewalk-overlap-{os.getpid()}"
-        self.rate, self.congestion = f"{rate_mbit}mbit", congestion
-        self.made = []
-
-    def __enter__(self):
-        try:
-            self.add("hub")
-            for rank in range(RANKS):
-                self.add(str(rank))
-                inside, hub = f"{self.name}-{rank}", f"{self.name}-hub"
-                self.do("ip", "-n", inside, "link", "add", "eth0", "mtu", str(MTU), "type", "veth",
-                        "peer", "name", f"rank{rank}", "mtu", str(MTU), "netns", hub)
-                self.do("ip", "-n", inside, "addr", "add", f"10.77.{rank}.2/24", "dev", "eth0")
-                self.do("ip", "-n", hub, "addr", "add", f"10.77.{rank}.1/24", "dev", f"rank{rank}")
-                for where, device in ((inside, "lo"), (inside, "eth0"), (hub, f"rank{rank}")):
-                    self.do("ip", "-n", where, "link", "set", device, "up")
-                self.do("ip", "-n", inside, "route", "add", "default", "via", f"10.77.{rank}.1", "congctl", self.congestion)
-                # Both ends: what the rank sends, and what is sent to it.
-                for where, device in ((inside, "eth0"), (hub, f"rank{rank}")):
-                    self.do("tc", "-n", where, "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", BURST,
-                            "latency", QUEUE)
-            self.do("ip", "netns", "exec", f"{self.name}-hub", "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def add(self, which):
-        self.do("ip", "netns", "add", f"{self.name}-{which}")
-        self.made.append(f"{self.name}-{which}")
-
-    @staticmethod
-    def do(*command):
-        try:
-            done = subprocess.run(command, capture_output=True, text=True)
-            said = done.stderr.strip()
-        except OSError as error:
-            done, said = None, str(error)
-        if done is None or done.returncode != 0:
-            sys.exit(f"error[BENCH06] the link cannot be shaped: {' '.join(command)}: {said}\n"
-                     "  why: namespaces and tc need root and iproute2   fix: run it as root, or with --link none, which measures nothing")
-
-    def __exit__(self, *_):
-        for name in self.made:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
 def run_once(args, verb, **keys):
@@ -108,19 +55,8 @@ def measure(args, backward_ms):
     return one, lines
 
 
-def check_link(args):
-    # The best of three: whoever else needs a core makes a stream slower, never faster.
-    tries = [[line["received_gbit_per_s"] for line in run_once(args, "link")] for _ in range(3)]
-    rates = [max(of_rank) for of_rank in zip(*tries)]
-    print("a lone stream to each rank, Gb/s: " + ", ".join(f"{rate:.3f}" for rate in rates))
-    wanted = args.rate_mbit / 1000
-    if args.place and any(abs(rate / wanted - 1) > 0.05 for rate in rates):
-        sys.exit(f"error[BENCH10] the link is no {wanted} Gb/s link\n"
-                 "  why: a lone stream is off by more than 5%   fix: let nothing else run on this machine")
-
-
 def measure_all(args):
-    check_link(args)
+    check_link(lambda: run_once(args, "link"), args.rate_mbit if args.place else None)
     first, lines = measure(args, 1)
     sums = lines[0]["bucket_bytes"]
     moved = 2 * sum(sums) * (RANKS - 1) / RANKS
@@ -163,7 +99,7 @@ def main():
     if args.link == "none":
         measure_all(args)
         return 0
-    with Network(args.rate_mbit, args.congestion) as network:
+    with Network("overlap", RANKS, args.rate_mbit, args.congestion) as network:
         args.place = {"namespaces": network.name}
         measure_all(args)
     return 0

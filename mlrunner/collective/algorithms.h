@@ -21,6 +21,13 @@ enum class Codecs : std::uint8_t {
   kAny,       // in the form of the request's one codec
 };
 
+// Whether an algorithm's messages go from rank to rank as the request's order has it.
+enum class Follows : std::uint8_t {
+  kNothing,
+  kRing,   // each to the next one, the last to the first
+  kChain,  // each to the next one and back
+};
+
 struct Algorithm {
   std::string_view name;
   Collective collective;
@@ -33,6 +40,8 @@ struct Algorithm {
   void (*promise)(PostWriter& post);
   // A request for any other form is refused: it would travel as no one asked for.
   Codecs codecs = Codecs::kNone;
+  // An order is refused by algorithms that follow none; and where vectors are folded in deterministic mode, which fixes the ranks' own.
+  Follows follows = Follows::kNothing;
 };
 
 std::span<const Algorithm> Algorithms();

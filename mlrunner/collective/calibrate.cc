@@ -30,6 +30,14 @@ constexpr int kRoundTrips = 3;
 constexpr std::size_t kRounds = 5;
 constexpr double kAllRoundsNs = 1e9;  // then there is no further one
 constexpr double kWarmNs = 30e6;
+// What costs next to nothing but its latency, and what is so long that most of it goes at the link's rate: where a bucket of tokens makes
+// that, what the bucket holds passes at once, and sizes between would say that the link is fast.
+struct PairSize {
+  std::int64_t bytes;
+  int trips;
+};
+constexpr std::array<PairSize, 2> kPairSizes = {{{8, 8}, {1 << 20, 3}}};
+constexpr int kPairRounds = 2;
 
 double NowNs() { return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -265,7 +273,61 @@ class Calibration {
   char *in_ = nullptr, *out_ = nullptr;  // so long
 };
 
+// Half of there and back between two ranks, by the clock of the first, the least of all trips; others make the same calls, in which there
+// is nothing for them to do.
+Result<double> OfPair(Communicator* all, std::int32_t a, std::int32_t b, char* memory, const PairSize& size) {
+  double least = 0;
+  RETURN_IF_ERROR(all->Barrier());
+  for (int trip = 0; trip < size.trips; ++trip) {
+    const double begin = NowNs();
+    for (auto [from, to] : {std::pair(a, b), std::pair(b, a)})
+      RETURN_IF_ERROR(all->SendRecv(
+          {.in = memory, .out = memory, .count = size.bytes, .dtype = Dtype::kU8, .root = from, .peer = to, .name = "calibrate"}));
+    const double ns = (NowNs() - begin) / 2;
+    least = trip == 0 ? ns : std::min(least, ns);
+  }
+  return all->rank() == a ? least : 0;
+}
+
 }  // namespace
+
+Result<PairLines> CalibratePairs(Communicator* ranks) {
+  const std::int32_t count = ranks->ranks();
+  constexpr std::int64_t kLongest = kPairSizes.back().bytes;
+  ASSIGN_OR_RETURN(char* memory, ranks->Allocate(kLongest));
+  std::memset(memory, 0, kLongest);
+  auto measure = [&]() -> Result<PairLines> {
+    std::vector<double> least;  // by pair and size
+    for (int round = 0; round < kPairRounds; ++round) {
+      std::size_t at = 0;
+      for (std::int32_t a = 0; a < count; ++a)
+        for (std::int32_t b = a + 1; b < count; ++b)
+          for (const PairSize& size : kPairSizes) {
+            ASSIGN_OR_RETURN(const double ns, OfPair(ranks, a, b, memory, size));
+            if (round == 0) least.push_back(ns);
+            least[at] = std::min(least[at], ns);
+            ++at;
+          }
+    }
+    // Each is known to one rank, and zero to the others.
+    if (!least.empty())
+      RETURN_IF_ERROR(ranks->AllReduce({.in = least.data(),
+                                        .out = least.data(),
+                                        .count = static_cast<std::int64_t>(least.size()),
+                                        .dtype = Dtype::kF64,
+                                        .op = ReduceOp::kMax,
+                                        .name = "calibrate"}));
+    PairTimings timings(static_cast<std::size_t>(count), std::vector<std::vector<Timing>>(static_cast<std::size_t>(count)));
+    std::size_t at = 0;
+    for (std::int32_t a = 0; a < count; ++a)
+      for (std::int32_t b = a + 1; b < count; ++b)
+        for (const PairSize& size : kPairSizes) timings[a][b].push_back({size.bytes, least[at++]});
+    return FitPairs(timings);
+  };
+  auto measured = measure();
+  ranks->Free(memory);
+  return measured;
+}
 
 Result<LinkModel> Calibrate(Communicator* ranks, Dtype dtype, ReduceOp op) {
   Calibration calibration(ranks, dtype, op);

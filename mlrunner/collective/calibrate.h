@@ -16,4 +16,10 @@ namespace ropewalk::collective {
 // 2 MiB (COLL13); with less than 64 MiB long vectors are taken to cost what shorter ones do.
 Result<LinkModel> Calibrate(Communicator* ranks, Dtype dtype = Dtype::kF32, ReduceOp op = ReduceOp::kSum);
 
+// Likewise: one pair of ranks after the other, so that none is in another's way; twelve vectors of 1 MiB each, and a few bytes. So it
+// takes P(P - 1)/2 times a tenth of a second over links of 1 Gb/s, which is why only who asks for it has it. What took least counts:
+// whoever else needs the link or a processor makes it slower and never faster. The table must have send_recv, barrier and what is chosen
+// for a short allreduce; the pool room for 1 MiB.
+Result<PairLines> CalibratePairs(Communicator* ranks);
+
 }  // namespace ropewalk::collective

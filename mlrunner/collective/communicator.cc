@@ -16,6 +16,7 @@
 #include "base/home_process.h"
 #include "base/monotonic.h"
 #include "dag/gang.h"
+#include "mlrunner/collective/calibrate.h"
 #include "mlrunner/collective/run/chooser.h"
 #include "mlrunner/collective/run/door.h"
 #include "mlrunner/collective/run/engine.h"
@@ -73,14 +74,15 @@ class Connected : public Communicator {
         shares_memory_(mesh.shares_memory),
         secret_(std::move(mesh.secret)),
         hosts_(std::move(mesh.hosts)),
-        nodes_(std::move(mesh.nodes)) {
+        nodes_(std::move(mesh.nodes)),
+        orders_(options.orders) {
     for (std::int32_t rank = 0; members_.size() < static_cast<std::size_t>(ranks()); ++rank) members_.push_back(rank);
     transport_ = MakeTransport(&mesh);
     one_sided_ = std::make_unique<OneSided>(rank(), ranks(), transport_.get(), Engine::kOneSided);
     native_ = std::make_unique<NativeDesk>(options_.native, transport_.get());
     cache_ = std::make_unique<InstanceCache>(
         rank(), transport_.get(), Means{.native = native_.get(), .one_sided = one_sided_.get(), .leaves_scratch = shares_memory_},
-        options_.algorithms, nodes_);
+        options_.algorithms, nodes_, orders_);
     engine_ = std::make_unique<Engine>(
         rank(), ranks(), options_.credit_bytes, transport_.get(), one_sided_.get(), cache_.get(), [this](const Status& why) { Fail(why); },
         Engine::Timeout{.ms = options_.timeout_ms,
@@ -113,6 +115,18 @@ class Connected : public Communicator {
     chooser_ = std::make_unique<Chooser>(GroundHere(), std::move(costs));
     return {};
   }
+  // What the links show, and what follows from that.
+  Status MeasureLinks() {
+    if (!options_.measures_links || shares_memory_ || ranks() < 3) return {};
+    ASSIGN_OR_RETURN(const PairLines pairs, CalibratePairs(this));
+    orders_ = OrdersFor(pairs);
+    Nodes shown = FindNodes(pairs);
+    const std::int32_t machines = *std::max_element(nodes_.begin(), nodes_.end()) + 1;
+    if (machines == ranks() && !shown.empty() && AreOfOneSize(shown)) nodes_ = std::move(shown);
+    cache_->Arrange(nodes_, orders_);
+    chooser_ = std::make_unique<Chooser>(GroundHere());
+    return {};
+  }
 
   // Hears of losses from now on, also of one that came before.
   void Listen() {
@@ -138,6 +152,7 @@ class Connected : public Communicator {
   bool shares_memory() const override { return shares_memory_; }
   std::span<const std::int32_t> members() const override { return members_; }
   const Nodes& nodes() const override { return nodes_; }
+  const Orders& orders() const override { return orders_; }
 
   Result<std::unique_ptr<Communicator>> Split(const GroupOptions& group) override;
   Result<std::unique_ptr<Communicator>> Shrink() override;
@@ -481,7 +496,8 @@ class Connected : public Communicator {
   const bool shares_memory_;
   const std::string secret_;
   const Hosts hosts_;
-  const Nodes nodes_;
+  Nodes nodes_;  // these two are there when the communicator is
+  Orders orders_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<OneSided> one_sided_;
   std::unique_ptr<NativeDesk> native_;
@@ -507,6 +523,7 @@ Result<std::unique_ptr<Connected>> MakeConnected(Rendezvous rendezvous, const Co
   auto connected = std::make_unique<Connected>(std::move(rendezvous), options, std::move(mesh), losses, std::move(members));
   connected->Listen();
   RETURN_IF_ERROR(connected->SetUp());
+  RETURN_IF_ERROR(connected->MeasureLinks());
   return connected;
 }
 
@@ -581,6 +598,7 @@ Result<std::unique_ptr<Communicator>> Connected::SplitUntil(const GroupOptions& 
   if (!group_ranks.empty()) {
     CommunicatorOptions options = options_;
     options.native = group.native;
+    options.orders = {};
     if (group.pool_bytes > 0) options.pool_bytes = group.pool_bytes;
     Rendezvous rendezvous = RendezvousAmong(group_ranks);
     rendezvous.exchange = meet;
@@ -689,6 +707,7 @@ Result<std::unique_ptr<Connected>> Connected::Meet(const Forming& forming, const
                                                    Result<MeshListener> listener) {
   CommunicatorOptions options = options_;
   options.native = how.native;
+  options.orders = {};
   std::vector<std::size_t> mine;  // newcomers
   for (std::size_t rank_to_be = 0; rank_to_be < forming.ranks.size(); ++rank_to_be) {
     const Forming::Place& place = forming.ranks[rank_to_be];

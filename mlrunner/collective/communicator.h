@@ -78,6 +78,7 @@
 #include "base/status.h"
 #include "mlrunner/collective/algorithms.h"
 #include "mlrunner/collective/layout.h"
+#include "mlrunner/collective/link_order.h"
 #include "mlrunner/collective/trace.h"
 #include "mlrunner/collective/types.h"
 
@@ -145,6 +146,13 @@ struct CommunicatorOptions {
   // what is left of it (Shrink), choose by fixed sizes.
   ChooseBy choose_by = ChooseBy::kFixedSizes;
   std::string costs_folder;  // of costs that are kept; rank 0's counts. Empty: "links" in the home folder
+  // In which order rings and chains pass messages on, where deterministic mode leaves them one; the same on all ranks, and for this
+  // communicator only: groups of it have theirs measured, or none.
+  Orders orders;
+  // Over TCP, with three ranks or more, Connect() (Split(), Shrink()) measures what messages cost between each two ranks (CalibratePairs,
+  // which takes a while) and has `orders` from that, so that rings and chains leave slow links alone; and where every rank is on a machine
+  // of its own, also the nodes of hierarchical algorithms, if links show nodes of one size. The same on all ranks.
+  bool measures_links = false;
   // Runs the steps of plans that are a library's own (algorithm "native"); without one such calls are refused (COLL12). It must outlive the
   // communicator.
   NativeBackend* native = nullptr;
@@ -240,8 +248,10 @@ class Communicator {
   virtual bool shares_memory() const = 0;
   // By rank: which rank of the gang it is. Statuses of a group name its own ranks, and say these.
   virtual std::span<const std::int32_t> members() const = 0;
-  // The machines, as hierarchical algorithms see them.
+  // The machines, or what the links show (measures_links), as hierarchical algorithms see them.
   virtual const Nodes& nodes() const = 0;
+  // In which rings and chains pass messages on; empty: that of the ranks.
+  virtual const Orders& orders() const = 0;
 
   // A blocking call: makes communicators of the ranks of each colour, as MPI_Comm_split does. All ranks call it. They find each other by
   // calls of this one. Where a rank cannot join its group (COLL31, it is named) no rank of that group has it, and this communicator goes

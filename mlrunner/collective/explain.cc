@@ -99,6 +99,11 @@ std::string Explain(const Plan& plan, std::int32_t rank) {
   std::string text = std::string(Name(request.collective)) + " by " + header.algorithm + ": " + std::string(Name(request.dtype)) + " " +
                      std::string(Name(request.op)) + ", " + std::to_string(request.ranks) + " ranks" +
                      (request.deterministic ? ", left fold over ranks" : "") + (plan.post.identical ? ", same bits everywhere" : "") + "\n";
+  if (!request.order.empty()) {
+    text += "  in the order of ranks";
+    for (std::int32_t one : request.order) text += " " + std::to_string(one);
+    text += "\n";
+  }
   for (const Buffer& buffer : header.buffers)
     text += "  " + buffer.name + " (" + std::string(Name(buffer.role)) + ")" +
             (buffer.may_alias == kNone

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -108,6 +109,27 @@ void Numbers(Model& model, Visit visit) {
   for (auto* number : {&model.call_ns, &model.latency_ns, &model.overhead_ns, &model.ns_per_byte, &model.alone_ns_per_byte,
                        &model.reduce_ns_per_byte, &model.copy_ns_per_byte, &model.across_latency_ns, &model.across_ns_per_byte})
     visit(*number);
+}
+
+// For each rank a port through which all that it sends leaves, and one through which all that it takes comes, as fast as the fastest of its
+// links; from each to each a link for the pair.
+sim::Topology TopologyOf(const LinkModel& model) {
+  const auto ranks = static_cast<std::int32_t>(model.pairs.size());
+  sim::Topology topology{.hosts = ranks, .switches = 2 * ranks};
+  for (std::int32_t rank = 0; rank < ranks; ++rank) {
+    double out = std::numeric_limits<double>::infinity(), in = out;
+    for (std::int32_t other = 0; other < ranks; ++other) {
+      if (other == rank) continue;
+      const Line& line = model.pairs[rank][other];
+      const double hop_ns = std::max(0.0, line.ns - model.call_ns - 2 * model.overhead_ns);
+      topology.Connect(ranks + rank, 2 * ranks + other, {.ns_per_byte = line.ns_per_byte, .latency_ns = std::llround(hop_ns)});
+      out = std::min(out, line.ns_per_byte);
+      in = std::min(in, model.pairs[other][rank].ns_per_byte);
+    }
+    topology.Connect(rank, ranks + rank, {.ns_per_byte = out});
+    topology.Connect(2 * ranks + rank, rank, {.ns_per_byte = in});
+  }
+  return topology;
 }
 
 }  // namespace
@@ -252,6 +274,17 @@ Result<LinkModel> DecodeLinkModel(std::string_view bytes) {
                 is_well ? "bytes are missing or too many" : "a number of them is none that a measurement could give", "measure them again");
 }
 
+PairLines FitPairs(const PairTimings& timings) {
+  PairLines lines(timings.size(), std::vector<Line>(timings.size()));
+  for (std::size_t a = 0; a < timings.size(); ++a)
+    for (std::size_t b = a + 1; b < timings.size(); ++b) {
+      Line line = FitLine(timings[a][b]);
+      if (line.ns_per_byte <= 0) line.ns_per_byte = NsPerByte(timings[a][b]);
+      lines[a][b] = lines[b][a] = line;
+    }
+  return lines;
+}
+
 Result<double> PredictNs(const LinkModel& model, const Plan& plan, const Sizes& sizes) {
   ASSIGN_OR_RETURN(const std::int64_t longest, LongestBytes(plan, sizes));
   const ByteCosts costs = CostsAt(model, longest);
@@ -261,14 +294,18 @@ Result<double> PredictNs(const LinkModel& model, const Plan& plan, const Sizes& 
                           .reduce_ns_per_byte = costs.reduce_ns_per_byte,
                           .copy_ns_per_byte = costs.copy_ns_per_byte};
   const std::vector<std::int32_t> rack_of_rank = RacksOf(plan.header.request.nodes);
+  const bool knows_pairs = model.pairs.size() > 1;
   auto simulate = [&]() -> Result<SimulateReport> {
-    if (!rack_of_rank.empty() && model.across_ns_per_byte + model.across_latency_ns > 0)
+    if (knows_pairs)
+      options.topology = std::make_shared<const sim::Topology>(TopologyOf(model));
+    else if (!rack_of_rank.empty() && model.across_ns_per_byte + model.across_latency_ns > 0)
       options.topology = std::make_shared<const sim::Topology>(
           sim::Racks(rack_of_rank, {options.network.ns_per_byte, options.network.latency_ns},
                      {model.across_ns_per_byte, static_cast<sim::TimeUs>(std::llround(model.across_latency_ns))}));
     return Simulate(plan, options);
   };
   ASSIGN_OR_RETURN(SimulateReport report, simulate());
+  if (knows_pairs) return model.call_ns + static_cast<double>(report.end_ns);
   const std::int64_t most = *std::max_element(report.sent_bytes.begin(), report.sent_bytes.end());
   if (most > 0 && report.sent_bytes.size() > 1) {
     const auto all = static_cast<double>(std::accumulate(report.sent_bytes.begin(), report.sent_bytes.end(), std::int64_t{0}));

@@ -35,6 +35,10 @@ struct ByteCosts {
   bool operator==(const ByteCosts&) const = default;
 };
 
+// [from][to]: what a call takes that does nothing but send a vector from one rank to the other, while all others are idle. Of a rank to
+// itself: zero.
+using PairLines = std::vector<std::vector<Line>>;
+
 struct LinkModel {
   double call_ns = 0;
   double latency_ns = 0;          // α
@@ -50,6 +54,7 @@ struct LinkModel {
   double across_latency_ns = 0, across_ns_per_byte = 0;
   // By rank: a call that does nothing but send a vector between rank 0 and this one, while the others are idle. Of rank 0: zero.
   std::vector<Line> from_first;
+  PairLines pairs;  // empty: not measured (CalibratePairs), and all links are taken to be alike
 };
 
 // How long a call that moved so many bytes took.
@@ -79,6 +84,9 @@ struct LinkTimings {
 };
 inline constexpr std::int64_t kNearBytes = 256 << 10;
 
+// [a][b], a < b: half of there and back between two ranks.
+using PairTimings = std::vector<std::vector<std::vector<Timing>>>;
+
 // The line of least relative errors; its two numbers are not negative. One point: a level line. None: zero.
 Line FitLine(std::span<const Timing> timings);
 
@@ -94,8 +102,13 @@ ByteCosts CostsAt(const LinkModel& model, std::int64_t bytes);
 std::string Encode(const LinkModel& model);
 Result<LinkModel> DecodeLinkModel(std::string_view bytes);
 
+// Both directions of a pair get the same line. Where noise hides what a byte costs, the best rate that was seen counts.
+PairLines FitPairs(const PairTimings& timings);
+
 // How long a call takes by `plan`, in virtual time, if all ranks come at once. What a byte costs lies between the two numbers for it: as
-// many ranks are taken to send at a time as there would be if all of them sent as much as the one that sends most. Fails as Simulate().
+// many ranks are taken to send at a time as there would be if all of them sent as much as the one that sends most. Where pairs were
+// measured a message takes what it takes between these two, and all that a rank sends, or takes, shares the fastest of its links; of wires
+// that pairs share nothing is known. Fails as Simulate().
 Result<double> PredictNs(const LinkModel& model, const Plan& plan, const Sizes& sizes);
 
 }  // namespace ropewalk::collective

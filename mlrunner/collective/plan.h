@@ -66,6 +66,8 @@ using MixingMatrix = std::vector<std::vector<double>>;
 using Neighbors = std::vector<std::vector<std::int32_t>>;
 // By rank, the number of the node that it is on.
 using Nodes = std::vector<std::int32_t>;
+// By place, the rank that stands there: each rank once. Empty: every rank at the place of its number.
+using Order = std::vector<std::int32_t>;
 
 struct Request {
   Collective collective = Collective::kAllreduce;
@@ -81,6 +83,7 @@ struct Request {
   std::int32_t quorum = 0;         // eager: how many ranks must have contributed
   std::vector<Codec> codecs;       // how numbers travel; refused by algorithms that do not encode (Algorithm::codecs)
   Nodes nodes;                     // of all ranks, for hierarchical algorithms; empty: all share one
+  Order order;                     // in which rings and chains pass messages on (Algorithm::follows)
   MixingMatrix mixing;             // kMix: W[i][j], the weight of rank j's value in rank i's result
   Neighbors neighbors;             // kNeighborExchange
 };

@@ -51,6 +51,16 @@ inline std::int32_t NodeSize(std::int32_t ranks) {
 }
 inline bool IsHierarchical(const Algorithm& algorithm) { return algorithm.name.starts_with("hierarchical_"); }
 
+// The even ones from 2 on, the odd ones back, then 0: no rotation of the ranks, where they are more than two.
+inline Order SomeOrder(std::int32_t ranks) {
+  Order order;
+  for (std::int32_t rank = 2; rank < ranks; rank += 2) order.push_back(rank);
+  for (std::int32_t rank = ranks - 1; rank > 0; --rank)
+    if (rank % 2 != 0) order.push_back(rank);
+  order.push_back(0);
+  return order;
+}
+
 struct Case {
   std::string algorithm;
   Request request;
@@ -115,6 +125,14 @@ inline std::vector<Case> AllCases(std::int32_t ranks, std::int64_t segment_bytes
     add("gather_tree", {.collective = Collective::kGather, .root = root, .slots = 1});
     add("scatter_tree", {.collective = Collective::kScatter, .root = root, .slots = 1});
   }
+  const Order order = SomeOrder(ranks);
+  add("ring", {.channels = 2, .segment_bytes = segment_bytes, .order = order});
+  add("chain", {.segment_bytes = segment_bytes, .slots = 1, .order = order});
+  add("broadcast_chain", {.collective = Collective::kBroadcast, .root = middle, .segment_bytes = segment_bytes, .order = order});
+  add("reduce_scatter_ring", {.collective = Collective::kReduceScatter, .channels = 2, .segment_bytes = segment_bytes, .order = order});
+  add("allgather_ring", {.collective = Collective::kAllgather, .channels = 2, .segment_bytes = segment_bytes, .order = order});
+  for (const char* algorithm : {"hierarchical_ring_ring", "hierarchical_direct_ring"})
+    add(algorithm, {.channels = 1, .segment_bytes = segment_bytes, .nodes = NodesOf(ranks, NodeSize(ranks)), .order = order});
   add("eager", {.slots = 1, .quorum = ranks});
   add("window", {.collective = Collective::kMix, .mixing = RingOfNeighbours(ranks)});
   add("window_relaxed", {.collective = Collective::kMix, .mixing = RingOfNeighbours(ranks)});
@@ -154,8 +172,8 @@ inline Needs NeedsOf(const Plan& plan) {
 inline std::string Name(const Case& one) {
   return one.algorithm + " P=" + std::to_string(one.request.ranks) + " segment=" + std::to_string(one.request.segment_bytes) +
          " channels=" + std::to_string(one.request.channels) + " slots=" + std::to_string(one.request.slots) +
-         " root=" + std::to_string(one.request.root) + (one.request.deterministic ? " deterministic" : "") + " " +
-         std::string(collective::Name(one.request.dtype));
+         " root=" + std::to_string(one.request.root) + (one.request.deterministic ? " deterministic" : "") +
+         (one.request.order.empty() ? "" : " in an order") + " " + std::string(collective::Name(one.request.dtype));
 }
 
 }  // namespace ropewalk::collective::testing

@@ -153,6 +153,7 @@ class ThreadCommunicator final : public collective::Communicator {
   bool shares_memory() const override { return true; }
   std::span<const std::int32_t> members() const override { return members_; }
   const collective::Nodes& nodes() const override { return nodes_; }
+  const collective::Orders& orders() const override { return orders_; }
   Result<std::unique_ptr<Communicator>> Split(const collective::GroupOptions&) override { return None("make no groups"); }
   Result<std::unique_ptr<Communicator>> Shrink() override { return None("do not go on without one"); }
   Result<std::unique_ptr<Communicator>> Reform(const collective::ReformOptions&) override { return None("neither come nor go"); }
@@ -191,6 +192,7 @@ class ThreadCommunicator final : public collective::Communicator {
   std::int32_t rank_, ranks_;
   std::vector<std::int32_t> members_;
   collective::Nodes nodes_;  // all on one
+  collective::Orders orders_;
   Hall* hall_;
   bool sums_;
   std::uint64_t next_ = 0;

@@ -1,5 +1,5 @@
-// The parts of all ranks, side by side, at every rank: directly from each to each, or round a ring, where each link carries every part but
-// one. And what each has when only it knows how much that is (allgather-v): the counts travel first, then the elements.
+// The parts of all ranks, side by side, at every rank: directly from each to each, or round a ring (the request's order), where each link
+// carries every part but one. And what each has when only it knows how much that is (allgather-v): counts travel first, then elements.
 #include "mlrunner/collective/builders/builders.h"
 
 namespace ropewalk::collective {
@@ -31,8 +31,9 @@ Status DeclareRing(Header* header) {
 }
 
 void WriteRing(Writer& w) {
-  const std::int32_t ranks = w.ranks(), rank = w.rank(), lanes = w.header().channel_count;
-  const std::int32_t next = w.Around(1), previous = w.Around(-1);
+  const std::int32_t ranks = w.ranks(), rank = w.rank(), lanes = w.header().channel_count, place = PlaceOf(w.request(), rank);
+  auto at = [&](std::int32_t distance) { return RankAt(w.request(), place + distance); };
+  const std::int32_t next = at(1), previous = at(-1);
   for (std::int32_t lane = 0; lane < lanes; ++lane) {
     w.OnChannel(lane);
     w.BeginLoop(PartOfWhole(w, 0), kIn, lanes);
@@ -40,9 +41,8 @@ void WriteRing(Writer& w) {
     auto out = [&](std::int32_t of) { return w.At(kOut, w.Segment(PartOfWhole(w, of), lane, lanes)); };
     if (ranks > 1) w.Send(in, next);
     w.Copy(in, out(rank));
-    for (std::int32_t s = 1; s < ranks - 1; ++s)
-      w.Fold(Op::kRecvCopySend, {From(previous, out(rank - s))}, {.dst = out(rank - s), .to = next});
-    if (ranks > 1) w.Recv(previous, out(rank + 1));
+    for (std::int32_t s = 1; s < ranks - 1; ++s) w.Fold(Op::kRecvCopySend, {From(previous, out(at(-s)))}, {.dst = out(at(-s)), .to = next});
+    if (ranks > 1) w.Recv(previous, out(next));
     w.EndLoop();
   }
 }
@@ -92,7 +92,8 @@ void PromiseAllgather(PostWriter& post) {
 }
 
 const Algorithm kDirectAllgather{"allgather_direct", Collective::kAllgather, true, DeclareDirect, WriteDirect, PromiseAllgather};
-const Algorithm kRingAllgather{"allgather_ring", Collective::kAllgather, true, DeclareRing, WriteRing, PromiseAllgather};
+const Algorithm kRingAllgather{"allgather_ring", Collective::kAllgather, true,          DeclareRing,
+                               WriteRing,        PromiseAllgather,       Codecs::kNone, Follows::kRing};
 const Algorithm kAllgatherV{"allgather_v", Collective::kAllgatherV, true, DeclareV, WriteV, PromiseV};
 
 }  // namespace ropewalk::collective

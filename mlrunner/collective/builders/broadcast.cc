@@ -1,4 +1,5 @@
-// Broadcast from the root: a binomial tree (few rounds), or a chain of segments (each link carries the vector once, all at a time).
+// Broadcast from the root: a binomial tree (few rounds), or a chain of segments (each link carries the vector once, all at a time), which
+// goes round the request's order from the root to who stands before it.
 #include "mlrunner/collective/builders/builders.h"
 
 namespace ropewalk::collective {
@@ -24,16 +25,18 @@ void WriteTree(Writer& w) {
 }
 
 void WriteChain(Writer& w) {
-  const std::int32_t ranks = w.ranks(), place = w.Modulo(w.rank() - w.request().root);
+  const Request& request = w.request();
+  const std::int32_t ranks = w.ranks(), mine = PlaceOf(request, w.rank()), place = w.Modulo(mine - PlaceOf(request, request.root));
+  const std::int32_t next = RankAt(request, mine + 1), previous = RankAt(request, mine - 1);
   w.BeginLoop(w.Whole(), kIn);
   const ChunkId in = w.At(kIn, w.Segment(w.Whole())), out = w.At(kOut, w.Segment(w.Whole()));
   if (place == 0) {
-    if (ranks > 1) w.Send(in, w.Around(1));
+    if (ranks > 1) w.Send(in, next);
     w.Copy(in, out);
   } else if (place < ranks - 1) {
-    w.Fold(Op::kRecvCopySend, {From(w.Around(-1), out)}, {.dst = out, .to = w.Around(1)});
+    w.Fold(Op::kRecvCopySend, {From(previous, out)}, {.dst = out, .to = next});
   } else {
-    w.Recv(w.Around(-1), out);
+    w.Recv(previous, out);
   }
   w.EndLoop();
 }
@@ -47,6 +50,7 @@ void PromiseBroadcast(PostWriter& post) {
 }
 
 const Algorithm kTreeBroadcast{"broadcast_tree", Collective::kBroadcast, true, DeclareBroadcast, WriteTree, PromiseBroadcast};
-const Algorithm kChainBroadcast{"broadcast_chain", Collective::kBroadcast, true, DeclareBroadcast, WriteChain, PromiseBroadcast};
+const Algorithm kChainBroadcast{"broadcast_chain", Collective::kBroadcast, true,          DeclareBroadcast,
+                                WriteChain,        PromiseBroadcast,       Codecs::kNone, Follows::kRing};
 
 }  // namespace ropewalk::collective

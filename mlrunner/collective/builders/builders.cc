@@ -1,5 +1,6 @@
 #include "mlrunner/collective/builders/builders.h"
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -48,6 +49,38 @@ Status CheckForm(const Algorithm& algorithm, const Request& request) {
   return {};
 }
 
+Status CheckOrder(const Algorithm& algorithm, const Request& request) {
+  const Order& order = request.order;
+  if (order.empty()) return {};
+  const std::string name(algorithm.name);
+  if (algorithm.follows == Follows::kNothing) {
+    const std::string followers = NamesOf(
+        Algorithms(), [&](const Algorithm& one) { return one.collective == request.collective && one.follows != Follows::kNothing; });
+    return Status(Code::kInvalid, "COLL10", name + " follows no order of ranks", "its messages do not go from each rank to the next one",
+                  "leave the order out" + (followers.empty() ? "" : ", or name an algorithm that passes messages on: " + followers));
+  }
+  auto refuse = [&](const std::string& why) {
+    return Status(Code::kInvalid, "COLL10", name + ": the order does not have each rank once", why,
+                  "give the ranks from 0 to ranks - 1 in the order in which they are to pass messages on, or none: then it is this one");
+  };
+  if (static_cast<std::int32_t>(order.size()) != request.ranks)
+    return refuse("there are " + std::to_string(request.ranks) + " ranks, and it has " + std::to_string(order.size()));
+  std::vector<bool> is_there(order.size());
+  for (std::int32_t rank : order) {
+    if (rank < 0 || rank >= request.ranks)
+      return refuse("it has a rank " + std::to_string(rank) + ", and there are " + std::to_string(request.ranks));
+    if (is_there[rank]) return refuse("rank " + std::to_string(rank) + " is in it twice");
+    is_there[rank] = true;
+  }
+  if (const auto wrong = std::is_sorted_until(order.begin(), order.end());
+      request.deterministic && Folds(request.collective) && wrong != order.end())
+    return Status(Code::kInvalid, "COLL10", name + ": in deterministic mode ranks have no order but their own",
+                  "it would add rank " + std::to_string(*wrong) + "'s numbers behind rank " + std::to_string(*(wrong - 1)) +
+                      "'s; deterministic mode fixes the left fold over the ranks",
+                  "leave the order out, or do without deterministic mode");
+  return {};
+}
+
 Status Declare(const Algorithm& algorithm, const Request& request, Header* header) {
   header->algorithm = algorithm.name;
   header->request = request;
@@ -83,6 +116,7 @@ Status Declare(const Algorithm& algorithm, const Request& request, Header* heade
                     return one.collective == request.collective && one.deterministic;
                   }));
   RETURN_IF_ERROR(CheckForm(algorithm, request));
+  RETURN_IF_ERROR(CheckOrder(algorithm, request));
   return algorithm.declare(header);
 }
 
@@ -190,6 +224,24 @@ Group AllRanks(const Writer& w) {
   Group all{.ranks = std::vector<std::int32_t>(w.ranks()), .place = w.rank()};
   std::iota(all.ranks.begin(), all.ranks.end(), 0);
   return all;
+}
+
+Group InOrder(const Writer& w) {
+  Group all = AllRanks(w);
+  if (w.request().order.empty()) return all;
+  all.ranks = w.request().order;
+  all.place = PlaceOf(w.request(), w.rank());
+  return all;
+}
+
+std::int32_t RankAt(const Request& request, std::int32_t place) {
+  const std::int32_t wrapped = ((place % request.ranks) + request.ranks) % request.ranks;
+  return request.order.empty() ? wrapped : request.order[wrapped];
+}
+
+std::int32_t PlaceOf(const Request& request, std::int32_t rank) {
+  if (request.order.empty()) return rank;
+  return static_cast<std::int32_t>(std::find(request.order.begin(), request.order.end(), rank) - request.order.begin());
 }
 
 void DeclareInOut(Header* header) {

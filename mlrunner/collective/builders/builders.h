@@ -20,6 +20,9 @@ void DeclarePartInOut(Header* header);
 // Rank `rank`'s part of the whole, and as much at the begin of a buffer that holds nothing else.
 RangeId PartOfWhole(ShapeWriter& w, std::int32_t rank);
 RangeId PartAlone(ShapeWriter& w, std::int32_t rank);
+// Who stands at a place of the request's order, counted round it; and where a rank stands.
+std::int32_t RankAt(const Request& request, std::int32_t place);
+std::int32_t PlaceOf(const Request& request, std::int32_t rank);
 // Round a ring each rank holds one message in its slot while it waits to pass on the next: with one slot all wait. COLL10.
 Status NeedTwoSlots(const Header& header);
 std::int32_t DeclareScratch(Header* header, const char* name, Element element = Element::kPayload);

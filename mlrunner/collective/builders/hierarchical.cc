@@ -7,9 +7,11 @@
 //                                 in each node      halves are exchanged
 //
 // Which algorithm sums in the nodes and which between them is said by the name, in this order; the phases are those of these algorithms.
+// Ranks have their places in a node as they follow each other in the request's order, and nodes follow each other as they come in it first.
 #include <array>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mlrunner/collective/builders/phases.h"
@@ -31,9 +33,14 @@ Status Declare(Header* header, Within within, Across across) {
         "a node for each rank is needed",
         "there are " + std::to_string(request.ranks) + " ranks, and nodes of " + std::to_string(request.nodes.size()) + " are given",
         "give as many as ranks, or none: then all share one");
-  std::map<std::int32_t, std::vector<std::int32_t>> nodes;
-  for (std::int32_t rank = 0; rank < request.ranks; ++rank) nodes[request.nodes.empty() ? 0 : request.nodes[rank]].push_back(rank);
-  const auto& [first, ranks_of_first] = *nodes.begin();
+  std::map<std::int32_t, std::size_t> index_of;
+  std::vector<std::pair<std::int32_t, std::vector<std::int32_t>>> nodes;
+  for (std::int32_t place = 0; place < request.ranks; ++place) {
+    const std::int32_t rank = RankAt(request, place), node = request.nodes.empty() ? 0 : request.nodes[rank];
+    if (index_of.try_emplace(node, nodes.size()).second) nodes.emplace_back(node, std::vector<std::int32_t>());
+    nodes[index_of[node]].second.push_back(rank);
+  }
+  const auto& [first, ranks_of_first] = nodes.front();
   for (const auto& [node, ranks] : nodes)
     if (ranks.size() != ranks_of_first.size())
       return refuse("nodes of one size are needed",
@@ -117,7 +124,9 @@ constexpr Algorithm Entry(std::string_view name) {
           false,
           [](Header* header) { return Declare(header, within, across); },
           [](Writer& w) { Write(w, within, across); },
-          PromiseAllreduce};
+          PromiseAllreduce,
+          Codecs::kNone,
+          within == Within::kRing || across == Across::kRing ? Follows::kRing : Follows::kNothing};
 }
 
 }  // namespace

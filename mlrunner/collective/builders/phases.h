@@ -23,6 +23,8 @@ struct Group {
   std::int32_t Around(std::int32_t distance) const { return (((place + distance) % size()) + size()) % size(); }
 };
 Group AllRanks(const Writer& w);
+// All of them, at their places in the request's order.
+Group InOrder(const Writer& w);
 
 struct Phase {
   Group group;

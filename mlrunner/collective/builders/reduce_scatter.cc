@@ -1,6 +1,6 @@
 // The sum of each part at the rank that it belongs to: half of an allreduce.
 //   direct: every rank sends the others their parts, and folds its own of all in the order of ranks, in one step: the left fold.
-//   ring: a part sets out behind the rank that it belongs to, collects at each, and has come round when it is there.
+//   ring: a part sets out behind the rank that it belongs to, collects at each in the request's order, and has come round when it is there.
 #include <vector>
 
 #include "mlrunner/collective/builders/phases.h"
@@ -44,21 +44,22 @@ Status DeclareRing(Header* header) {
 }
 
 void WriteRing(Writer& w) {
-  const std::int32_t ranks = w.ranks(), rank = w.rank(), lanes = w.header().channel_count;
-  const std::int32_t next = w.Around(1), previous = w.Around(-1);
+  const std::int32_t ranks = w.ranks(), lanes = w.header().channel_count, place = PlaceOf(w.request(), w.rank());
+  auto at = [&](std::int32_t distance) { return RankAt(w.request(), place + distance); };
+  const std::int32_t next = at(1), previous = at(-1);
   const Scales scales = ScalesOf(w.header(), true);
   for (std::int32_t lane = 0; lane < lanes; ++lane) {
     w.OnChannel(lane);
     w.BeginLoop(PartOfWhole(w, 0), kIn, lanes);
     // Partial sums lie where their part does: one that was sent may still be read while the next one is stored.
     auto part = [&](std::int32_t buffer, std::int32_t of) { return w.At(buffer, w.Segment(PartOfWhole(w, of), lane, lanes)); };
-    const ChunkId out = w.At(kOut, w.Segment(PartAlone(w, rank), lane, lanes));
+    const ChunkId out = w.At(kOut, w.Segment(PartAlone(w, w.rank()), lane, lanes));
     if (ranks == 1) {
       w.Copy(part(kIn, 0), out, scales.alone());
     } else {
-      w.Send(part(kIn, rank - 1), next);
+      w.Send(part(kIn, previous), next);
       for (std::int32_t s = 1; s < ranks; ++s) {
-        const std::int32_t of = rank - 1 - s;
+        const std::int32_t of = at(-1 - s);
         // The first hop brings another rank's own numbers, the later ones partial sums.
         const std::vector<Operand> operands = {From(previous, part(kIn, of), s == 1 ? scales.before : kNone),
                                                Local(part(kIn, of), scales.before)};
@@ -82,6 +83,7 @@ void PromiseReduceScatter(PostWriter& post) {
 
 const Algorithm kDirectReduceScatter{"reduce_scatter_direct", Collective::kReduceScatter, true, DeclareDirect, WriteDirect,
                                      PromiseReduceScatter};
-const Algorithm kRingReduceScatter{"reduce_scatter_ring", Collective::kReduceScatter, false, DeclareRing, WriteRing, PromiseReduceScatter};
+const Algorithm kRingReduceScatter{
+    "reduce_scatter_ring", Collective::kReduceScatter, false, DeclareRing, WriteRing, PromiseReduceScatter, Codecs::kNone, Follows::kRing};
 
 }  // namespace ropewalk::collective

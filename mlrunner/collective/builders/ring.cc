@@ -1,5 +1,6 @@
 // The ring: P - 1 steps in which each part travels round and collects, P - 1 in which the sums travel round. Segments of a part follow
-// each other on each channel, so that with two channels one is summed while the other is on its way.
+// each other on each channel, so that with two channels one is summed while the other is on its way. Round is meant by the request's order:
+// each link between neighbours in it carries 2N(P - 1)/P, and no other link anything.
 #include "mlrunner/collective/builders/phases.h"
 
 namespace ropewalk::collective {
@@ -23,7 +24,7 @@ void WriteRing(Writer& w) {
     if (ranks == 1)
       w.Copy(w.At(kIn, part(0)), w.At(kOut, part(0)), scales.alone());
     else
-      RingAllreduce(w, {.group = AllRanks(w), .part = part, .scales = scales});
+      RingAllreduce(w, {.group = InOrder(w), .part = part, .scales = scales});
     w.EndLoop();
   }
 }
@@ -74,6 +75,7 @@ void RingAllreduce(Writer& w, const Phase& phase) {
   RingAllgather(w, phase, true);
 }
 
-const Algorithm kRingAllreduce{"ring", Collective::kAllreduce, false, DeclareRing, WriteRing, PromiseAllreduce};
+const Algorithm kRingAllreduce{"ring",    Collective::kAllreduce, false,         DeclareRing,
+                               WriteRing, PromiseAllreduce,       Codecs::kNone, Follows::kRing};
 
 }  // namespace ropewalk::collective

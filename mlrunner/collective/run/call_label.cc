@@ -38,6 +38,10 @@ CallLabel LabelOf(const Header& header, std::int64_t count, std::string_view nam
     add(row.size());
     for (std::int32_t from : row) add(static_cast<std::uint64_t>(from));
   }
+  for (const auto* ranks : {&request.nodes, &request.order}) {
+    add(ranks->size());
+    for (std::int32_t one : *ranks) add(static_cast<std::uint64_t>(one));
+  }
   label.fingerprint = hash == 0 ? 1 : hash;
   return label;
 }
@@ -71,7 +75,7 @@ Status Mismatch(std::int32_t peer, const CallLabel& theirs, std::int32_t rank, c
   std::string there = Describe(theirs), here = Describe(mine);
   return Status(Code::kInvalid, "COLL21",
                 "rank " + std::to_string(peer) + " is at " + there + ", rank " + std::to_string(rank) + " at " + here,
-                there == here ? "they differ in algorithm, codec, destination, segments, mixing matrix, neighbours or window"
+                there == here ? "they differ in algorithm, codec, destination, segments, mixing matrix, neighbours, order or window"
                               : "the ranks call different collectives",
                 "make all ranks call the same in the same order");
 }

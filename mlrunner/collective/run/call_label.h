@@ -28,7 +28,7 @@ struct CallLabel {
 static_assert(sizeof(CallLabel) == 64 && std::is_trivially_copyable_v<CallLabel>);
 
 // The fingerprint is over operation, type, count, operation of the sum, root, destination, codecs, algorithm, segments, mixing matrix,
-// neighbours and the whole name.
+// neighbours, nodes, order of ranks and the whole name.
 CallLabel LabelOf(const Header& header, std::int64_t count, std::string_view name, std::uint64_t sequence);
 // Of a call that uses this window: also over the window. If the window is relaxed the call is not counted, and its name, which is shown,
 // may be another one each time.

@@ -19,8 +19,10 @@ Chosen ChosenFor(const Communicator& all, const CollectiveCall& call, std::int64
 }  // namespace
 
 Result<std::uint64_t> StepsOf(const Communicator& all, const CollectiveCall& call, std::int64_t segment_bytes) {
-  const Chosen chosen = ChosenFor(all, call, segment_bytes);
-  ASSIGN_OR_RETURN(RankPlan plan, BuildProgram(chosen.algorithm, chosen.request, all.rank()));
+  Chosen chosen = ChosenFor(all, call, segment_bytes);
+  ASSIGN_OR_RETURN(const Algorithm* algorithm, FindAlgorithm(Algorithms(), chosen.algorithm));
+  chosen.request.order = OrderOf(all.orders(), *algorithm, chosen.request);
+  ASSIGN_OR_RETURN(RankPlan plan, BuildProgram(*algorithm, chosen.request, all.rank()));
   Sizes sizes{.count = call.count};
   // How much each rank has for each decides about bytes, not about steps.
   if (call.counts != nullptr) sizes.table.resize(static_cast<std::size_t>(all.ranks()) * all.ranks());
@@ -28,8 +30,9 @@ Result<std::uint64_t> StepsOf(const Communicator& all, const CollectiveCall& cal
 }
 
 Result<Plan> PlanOf(const Communicator& all, const CollectiveCall& call, std::span<const Algorithm> table, std::int64_t segment_bytes) {
-  const Chosen chosen = ChosenFor(all, call, segment_bytes);
+  Chosen chosen = ChosenFor(all, call, segment_bytes);
   ASSIGN_OR_RETURN(const Algorithm* algorithm, FindAlgorithm(table, chosen.algorithm));
+  chosen.request.order = OrderOf(all.orders(), *algorithm, chosen.request);
   return BuildPlan(*algorithm, chosen.request);
 }
 

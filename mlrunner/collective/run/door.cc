@@ -55,7 +55,7 @@ std::string Encode(const Welcome& welcome) {
   writer.Fixed(static_cast<std::uint8_t>(options.wire));
   writer.Fixed(static_cast<std::uint64_t>(options.pool_bytes));
   for (std::int64_t number : {options.segment_bytes, options.credit_bytes, options.timeout_ms, options.silence_ms}) writer.Fixed(number);
-  writer.Fixed(static_cast<std::uint8_t>(options.checksum_payload));
+  for (bool flag : {options.checksum_payload, options.measures_links}) writer.Fixed(static_cast<std::uint8_t>(flag));
   writer.Varint(welcome.words.size());
   for (const std::string& place : welcome.words) writer.Sized(place);
   return word;
@@ -70,7 +70,7 @@ std::optional<Welcome> DecodeWelcome(ByteReader reader) {
   options.pool_bytes = reader.Fixed<std::uint64_t>();
   for (std::int64_t* number : {&options.segment_bytes, &options.credit_bytes, &options.timeout_ms, &options.silence_ms})
     *number = reader.Fixed<std::int64_t>();
-  options.checksum_payload = reader.Fixed<std::uint8_t>() != 0;
+  for (bool* flag : {&options.checksum_payload, &options.measures_links}) *flag = reader.Fixed<std::uint8_t>() != 0;
   for (std::uint64_t left = reader.Varint(); left > 0 && reader.ok(); --left) welcome.words.emplace_back(reader.Sized());
   welcome.ranks = static_cast<std::int32_t>(welcome.words.size());
   if (!reader.ok() || !reader.empty() || options.wire > Wire::kTcp || welcome.rank < 0 || welcome.rank >= welcome.ranks)

@@ -43,6 +43,7 @@ Result<InstanceCache::Plans::iterator> InstanceCache::PlanOf(const Asked& asked)
   if (asked.neighbors != nullptr) kind.request.neighbors = *asked.neighbors;
   kind.request.nodes = nodes_;
   ASSIGN_OR_RETURN(const Algorithm* algorithm, FindAlgorithm(algorithms_, asked.algorithm));
+  kind.request.order = OrderOf(orders_, *algorithm, kind.request);
   auto built = std::make_unique<Built>();
   ASSIGN_OR_RETURN(built->plan, BuildProgram(*algorithm, kind.request, rank_));
   if (built->plan.header.counter_count > 0) {
@@ -52,6 +53,12 @@ Result<InstanceCache::Plans::iterator> InstanceCache::PlanOf(const Asked& asked)
   while (plans_.size() >= kPlansMax && DropOldestPlan()) continue;
   ++built_;
   return plans_.emplace(std::move(kind), std::move(built)).first;
+}
+
+void InstanceCache::Arrange(const Nodes& nodes, const Orders& orders) {
+  std::lock_guard lock(mutex_);
+  nodes_ = nodes;
+  orders_ = orders;
 }
 
 Result<Instance*> InstanceCache::Take(const Asked& asked, std::int64_t count) {

@@ -21,6 +21,7 @@
 
 #include "base/status.h"
 #include "mlrunner/collective/algorithms.h"
+#include "mlrunner/collective/link_order.h"
 #include "mlrunner/collective/run/instance.h"
 
 namespace ropewalk::collective {
@@ -40,10 +41,13 @@ class InstanceCache {
   static constexpr std::size_t kPlansMax = 256;
   static constexpr std::size_t kRestingMax = 512;  // instances; each has its scratch in the pool
 
-  // `algorithms`: those that can be asked for. `nodes`: of all requests.
+  // `algorithms`: those that can be asked for. `nodes`, `orders`: of all requests.
   InstanceCache(std::int32_t rank, Transport* transport, const Means& means, std::span<const Algorithm> algorithms = Algorithms(),
-                Nodes nodes = {})
-      : rank_(rank), transport_(transport), means_(means), algorithms_(algorithms), nodes_(std::move(nodes)) {}
+                Nodes nodes = {}, Orders orders = {})
+      : rank_(rank), transport_(transport), means_(means), algorithms_(algorithms), nodes_(std::move(nodes)), orders_(std::move(orders)) {}
+
+  // Of plans that are built from now on; the same calls must not have been made before, for they keep theirs.
+  void Arrange(const Nodes& nodes, const Orders& orders);
 
   // Of what is asked for, at `count` elements. Does not allocate where one rests.
   Result<Instance*> Take(const Asked& asked, std::int64_t count);
@@ -104,8 +108,9 @@ class InstanceCache {
   Transport* const transport_;
   const Means means_;
   const std::span<const Algorithm> algorithms_;
-  const Nodes nodes_;
   mutable std::mutex mutex_;
+  Nodes nodes_;
+  Orders orders_;
   Plans plans_;
   Entries entries_;
   std::uint64_t built_ = 0;
