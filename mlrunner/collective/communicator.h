@@ -147,11 +147,12 @@ struct CommunicatorOptions {
   ChooseBy choose_by = ChooseBy::kFixedSizes;
   std::string costs_folder;  // of costs that are kept; rank 0's counts. Empty: "links" in the home folder
   // In which order rings and chains pass messages on, where deterministic mode leaves them one; the same on all ranks, and for this
-  // communicator only: groups of it have theirs measured, or none.
+  // communicator only: those that come of it have theirs measured, or none.
   Orders orders;
-  // Over TCP, with three ranks or more, Connect() (Split(), Shrink()) measures what messages cost between each two ranks (CalibratePairs,
-  // which takes a while) and has `orders` from that, so that rings and chains leave slow links alone; and where every rank is on a machine
-  // of its own, also the nodes of hierarchical algorithms, if links show nodes of one size. The same on all ranks.
+  // Over TCP, with three ranks or more, ranks measure what messages cost between each two of them when they connect (CalibratePairs, which
+  // takes a while) and have `orders` from that, so that rings and chains leave slow links alone; and where every rank is on a machine of
+  // its own, also the nodes of hierarchical algorithms, if links show nodes of one size. The same on all ranks; communicators that come of
+  // this one (groups, those that are left, newcomers, too) do likewise.
   bool measures_links = false;
   // Runs the steps of plans that are a library's own (algorithm "native"); without one such calls are refused (COLL12). It must outlive the
   // communicator.

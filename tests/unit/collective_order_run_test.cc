@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -118,6 +120,40 @@ TEST(MeasuredOrders, AreTheSameOnAllRanks) {
   EXPECT_EQ(found.size(), 1u);
   // All are on one machine, whatever the links say.
   EXPECT_EQ(std::get<2>(*found.begin()), Nodes(4));
+}
+
+// Who comes in later measures with the others, and goes by what they go by.
+TEST(MeasuredOrders, AreAlsoThoseOfANewcomer) {
+  CommunicatorOptions options = Over(Wire::kTcp);
+  options.measures_links = true;
+  std::mutex mutex;
+  std::set<std::tuple<Order, Order, Nodes>> found;
+  auto take_part = [&](Communicator& all) {
+    ASSERT_EQ(all.ranks(), 4);
+    ExpectSum(all, {.count = 5'000, .name = "x", .algorithm = "ring"}, all.orders().ring);
+    ExpectSum(all, {.count = 5'000, .name = "x", .algorithm = "chain"}, all.orders().chain);
+    std::lock_guard lock(mutex);
+    found.insert({all.orders().ring, all.orders().chain, all.nodes()});
+  };
+  std::thread newcomer;
+  WithRanks(3, options, [&](Communicator& all, Meeting&) {
+    if (all.rank() == 0) {
+      auto ticket = all.Invite();
+      ASSERT_TRUE(ticket.ok()) << ticket.status().ToString();
+      newcomer = std::thread([&take_part, ticket = *ticket] {
+        auto joined = Communicator::Join(ticket, {.machine = "here", .timeout_ms = 60'000});
+        ASSERT_TRUE(joined.ok()) << joined.status().ToString();
+        take_part(**joined);
+      });
+      while (!all.HasNewcomers()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_TRUE(all.Barrier().ok());
+    auto more = all.Reform({});
+    ASSERT_TRUE(more.ok()) << more.status().ToString();
+    take_part(**more);
+  });
+  newcomer.join();
+  EXPECT_EQ(found.size(), 1u);
 }
 
 TEST_P(OrderedRuns, PairsHaveTheSameLinesOnAllRanks) {
