@@ -25,8 +25,8 @@ constexpr std::array<std::int64_t, 3> kLongBytes = {1 << 20, 4 << 20, 32 << 20};
 constexpr double kOneMeasurementNs = 3e6, kAllLinksNs = 100e6;
 constexpr int kRepeatsMin = 3, kRepeatsMax = 31;
 constexpr int kRoundTrips = 3;
-// All is measured so often, and of each number the median counts: it takes a while until the system has given each rank a processor of its
-// own, and on a busy machine a round or two may have none.
+// All is measured so often, and of each number the least counts, which is a median in itself: what else the machine does only adds to it,
+// and it takes a while until the system has given each rank a processor of its own.
 constexpr std::size_t kRounds = 5;
 constexpr double kAllRoundsNs = 1e9;  // then there is no further one
 constexpr double kWarmNs = 30e6;
@@ -64,7 +64,7 @@ class Calibration {
       passed = NowNs() - begin;
       RETURN_IF_ERROR(AllMax({&passed, 1}));
     }
-    LinkTimings timings = MedianOf(rounds);
+    LinkTimings timings = LeastOf(rounds);
     // Once: they take milliseconds each, in which noise evens out.
     if (all_.ranks() > 1) RETURN_IF_ERROR(MeasureLong(&timings));
     return timings;
@@ -99,23 +99,18 @@ class Calibration {
   }
 
   // Number by number.
-  static LinkTimings MedianOf(const std::vector<LinkTimings>& rounds) {
-    LinkTimings median = rounds[0];
-    auto median_of = [&](auto number) {
-      std::vector<double> numbers;
-      for (const LinkTimings& round : rounds) numbers.push_back(number(round));
-      std::sort(numbers.begin(), numbers.end());
-      return numbers[numbers.size() / 2];
-    };
-    for (double LinkTimings::* number : {&LinkTimings::chain_ns, &LinkTimings::fan_ns, &LinkTimings::doubling_ns,
-                                         &LinkTimings::fold_ns_per_byte, &LinkTimings::copy_ns_per_byte})
-      median.*number = median_of([&](const LinkTimings& round) { return round.*number; });
-    for (std::size_t i = 0; i < median.shift.size(); ++i)
-      median.shift[i].ns = median_of([&](const LinkTimings& round) { return round.shift[i].ns; });
-    for (std::size_t peer = 0; peer < median.one_way.size(); ++peer)
-      for (std::size_t i = 0; i < median.one_way[peer].size(); ++i)
-        median.one_way[peer][i].ns = median_of([&](const LinkTimings& round) { return round.one_way[peer][i].ns; });
-    return median;
+  static LinkTimings LeastOf(const std::vector<LinkTimings>& rounds) {
+    LinkTimings least = rounds[0];
+    for (const LinkTimings& round : rounds) {
+      for (double LinkTimings::* number : {&LinkTimings::chain_ns, &LinkTimings::fan_ns, &LinkTimings::doubling_ns,
+                                           &LinkTimings::fold_ns_per_byte, &LinkTimings::copy_ns_per_byte})
+        least.*number = std::min(least.*number, round.*number);
+      for (std::size_t i = 0; i < least.shift.size(); ++i) least.shift[i].ns = std::min(least.shift[i].ns, round.shift[i].ns);
+      for (std::size_t peer = 0; peer < least.one_way.size(); ++peer)
+        for (std::size_t i = 0; i < least.one_way[peer].size(); ++i)
+          least.one_way[peer][i].ns = std::min(least.one_way[peer][i].ns, round.one_way[peer][i].ns);
+    }
+    return least;
   }
 
   Result<LinkTimings> Round() {
