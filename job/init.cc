@@ -286,10 +286,6 @@ Job InitExecutor(int fd, std::vector<std::string> args) {
 // ---- client ----------------------------------------------------------------------------------------------------------------------------
 
 // As far as it can be told before the options are read.
-OutputForm FormOfErrors() {
-  return EnvironmentOptions([](const char* name) { return std::getenv(name); }).output;
-}
-
 // What executors get of the submitter's environment: how text and times are read, and what was declared.
 std::vector<std::string> DeclaredEnvironment(const JobOptions& options) {
   std::vector<std::string> declared;
@@ -325,7 +321,7 @@ Job InitProcess(int& argc, char** argv, std::uint32_t cpu_level) {
   ::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond its limit is an error that can be told
   std::vector<std::string> args = ArgsOf(argc, argv);
   // An executor's variables were chosen by its worker and its submitter.
-  if (std::getenv("ROPEWALK_EXECUTOR_FD") == nullptr) {
+  if (!IsExecutor()) {
     if (Status known = CheckVariables(); !known.ok()) {
       PrintError(known, FormOfErrors());
       std::exit(ExitCode(known.code()));

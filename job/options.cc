@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/home_folder.h"
+#include "base/known_names.h"
 
 namespace ropewalk::job {
 namespace {
@@ -112,6 +113,16 @@ Status ReadEnvironment(const Setting& setting, const Getenv& environment, JobOpt
   return Status();
 }
 
+// Whose flag `arg` is, with a value attached or not; null: none of ours.
+const Setting* SettingOf(std::string_view arg) {
+  const std::string_view flag = arg.substr(0, arg.find('='));
+  const Setting* found =
+      std::find_if(std::begin(kSettings), std::end(kSettings), [&](const Setting& s) { return s.flag != nullptr && flag == s.flag; });
+  return found == std::end(kSettings) ? nullptr : found;
+}
+
+const char* VariableHere(const char* name) { return std::getenv(name); }
+
 }  // namespace
 
 std::optional<std::uint64_t> ParseBytes(const std::string& text) {
@@ -141,6 +152,25 @@ std::vector<std::string> OptionFlags() {
   return flags;
 }
 
+bool IsExecutor() { return std::getenv("ROPEWALK_EXECUTOR_FD") != nullptr; }
+
+OutputForm FormOfErrors() { return EnvironmentOptions(VariableHere).output; }
+
+Status CheckOptions(std::vector<std::string> args) {
+  if (IsExecutor()) return {};
+  RETURN_IF_ERROR(CheckVariables());
+  return TakeOptions(&args, VariableHere).status();
+}
+
+bool PassOption(const std::vector<std::string>& args, std::size_t* at, std::vector<std::string>* passed) {
+  const std::string& arg = args[*at];
+  const Setting* setting = SettingOf(arg);
+  if (setting == nullptr) return false;
+  passed->push_back(arg);
+  if (setting->needs_value && arg == setting->flag && *at + 1 < args.size()) passed->push_back(args[++*at]);
+  return true;
+}
+
 JobOptions EnvironmentOptions(const Getenv& environment) {
   JobOptions options;
   for (const Setting& setting : kSettings) {
@@ -164,13 +194,12 @@ Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& env
       kept.insert(kept.end(), args->begin() + static_cast<std::ptrdiff_t>(i), args->end());
       break;
     }
-    std::string_view flag = std::string_view(arg).substr(0, arg.find('='));
-    const Setting* setting =
-        std::find_if(std::begin(kSettings), std::end(kSettings), [&](const Setting& s) { return s.flag != nullptr && flag == s.flag; });
-    if (i == 0 || setting == std::end(kSettings)) {
+    const Setting* setting = SettingOf(arg);
+    if (i == 0 || setting == nullptr) {
       kept.push_back(arg);
       continue;
     }
+    const std::string_view flag = setting->flag;
     std::string value = "on";
     if (flag.size() < arg.size()) {
       value = arg.substr(flag.size() + 1);

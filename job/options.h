@@ -19,6 +19,7 @@
 // Thread rule: values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -61,8 +62,21 @@ Result<JobOptions> TakeOptions(std::vector<std::string>* args, const Getenv& env
 // What the environment alone says, for who has no options at hand: the defaults where it says nothing, or what Init refuses.
 JobOptions EnvironmentOptions(const Getenv& environment);
 
+// Whether this process is an executor: what its program was told was checked where it was submitted.
+bool IsExecutor();
+
+// Of this process's environment: in which form errors are told before there are options.
+OutputForm FormOfErrors();
+
+// For programs of ours that look at their arguments before Init(): fails with what Init() would refuse of them and of the environment, so
+// that it is told before anything is started or sent. An executor's are right.
+Status CheckOptions(std::vector<std::string> args);
+
 // "--threads" and the others.
 std::vector<std::string> OptionFlags();
+
+// If args[*at] is one of them it goes to `passed`; so does its value where that is the next word, on which *at stands then.
+bool PassOption(const std::vector<std::string>& args, std::size_t* at, std::vector<std::string>* passed);
 
 // 536870912 of "512M": decimal digits and at most one of K, M, G, T (powers of 1024, "MiB" and "MB" too); nullopt for anything else.
 std::optional<std::uint64_t> ParseBytes(const std::string& text);

@@ -1,7 +1,7 @@
 // The running side of a dataset: records of one partition, pushed in batches.
 //
-// A batch has 1,024 records or more where there are that many, and its views are valid during the call only. The cost of a virtual call is
-// paid once a batch; what a user chains (Map, Filter, FlatMap) is fused behind it at compile time (dag/pipe.h).
+// A batch has 1,024 records or more where there are that many, less where code is slow; its views are valid during the call only. A virtual
+// call is paid once a batch; what a user chains (Map, Filter, FlatMap) is fused behind it at compile time (dag/pipe.h).
 //
 // Thread rule: a Stream is const and shared by all tasks; Run() keeps what it needs on its own stack.
 #pragma once

@@ -15,7 +15,7 @@ using namespace ropewalk;
 // Told before anything is started or sent.
 Result<jobs::Arguments> Parse(int argc, char** argv) {
   std::vector<std::string> args(argv, argv + argc);
-  if (std::getenv("ROPEWALK_EXECUTOR_FD") == nullptr) RETURN_IF_ERROR(CheckVariables());
+  if (!job::IsExecutor()) RETURN_IF_ERROR(CheckVariables());
   ASSIGN_OR_RETURN(job::JobOptions options, job::TakeOptions(&args, [](const char* name) { return std::getenv(name); }));
   ASSIGN_OR_RETURN(jobs::Arguments parsed, jobs::ParseArguments(args));
   if (parsed.job == "grep") RETURN_IF_ERROR(jobs::CheckPattern(parsed));
@@ -27,7 +27,7 @@ Result<jobs::Arguments> Parse(int argc, char** argv) {
 int main(int argc, char** argv) {
   Result<jobs::Arguments> arguments = Parse(argc, argv);
   if (!arguments.ok()) {
-    job::PrintError(arguments.status(), job::EnvironmentOptions([](const char* name) { return std::getenv(name); }).output);
+    job::PrintError(arguments.status(), job::FormOfErrors());
     return ExitCode(arguments.status().code());
   }
   if (arguments->job == "help") {

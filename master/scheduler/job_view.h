@@ -21,6 +21,9 @@ std::string_view PhaseName(JobPhase phase);  // "pending", "running", "succeeded
 struct TaskCounters {
   std::uint64_t records_in = 0, bytes_in = 0, records_out = 0, bytes_out = 0, bytes_spilled = 0;
 };
+// All of them.
+inline constexpr std::uint64_t TaskCounters::* kTaskCounts[] = {
+    &TaskCounters::records_in, &TaskCounters::bytes_in, &TaskCounters::records_out, &TaskCounters::bytes_out, &TaskCounters::bytes_spilled};
 
 struct StageView {
   StageId id;

@@ -28,9 +28,7 @@ EventLine TaskLine(const char* event, TimeMs now, const TaskAttempt& id, Executo
 // A task that is run again reads the same once more: what it read then stands for what it had read before.
 void CountOnce(StageRun& run, std::uint32_t task, const TaskCounters& now) {
   TaskCounters& before = run.tasks[task].counted;
-  for (std::uint64_t TaskCounters::* count : {&TaskCounters::records_in, &TaskCounters::bytes_in, &TaskCounters::records_out,
-                                              &TaskCounters::bytes_out, &TaskCounters::bytes_spilled})
-    run.counters.*count += now.*count - before.*count;
+  for (std::uint64_t TaskCounters::* count : kTaskCounts) run.counters.*count += now.*count - before.*count;
   before = now;
 }
 

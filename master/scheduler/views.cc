@@ -100,8 +100,7 @@ std::vector<StageView> Scheduler::State::StagesOf(const JobRun& job, const dag::
         if (task.key != run.key || task.verify || task.copy) continue;
         // Of one that is run again, what it had read before stands until it has read more.
         const TaskCounters& counted = run.tasks[task.task].counted;
-        for (std::uint64_t TaskCounters::* count : {&TaskCounters::records_in, &TaskCounters::bytes_in, &TaskCounters::records_out,
-                                                    &TaskCounters::bytes_out, &TaskCounters::bytes_spilled})
+        for (std::uint64_t TaskCounters::* count : kTaskCounts)
           s.counters.*count += std::max(task.counters.*count, counted.*count) - counted.*count;
         if (task.task < stage.input_bytes.size() && stage.input_bytes[task.task] > 0) {
           std::uint64_t whole = stage.input_bytes[task.task];

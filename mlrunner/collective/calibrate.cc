@@ -114,7 +114,7 @@ class Calibration {
   }
 
   Result<LinkTimings> Round() {
-    LinkTimings timings{.ranks = all_.ranks(), .nodes = all_.nodes(), .shares_memory = all_.shares_memory()};
+    LinkTimings timings{.ranks = all_.ranks(), .nodes = all_.nodes(), .order = all_.orders().ring, .shares_memory = all_.shares_memory()};
     ASSIGN_OR_RETURN(timings.fold_ns_per_byte, FoldNsPerByte(kFoldBytes));
     ASSIGN_OR_RETURN(timings.copy_ns_per_byte, CopyNsPerByte(kFoldBytes));
     ASSIGN_OR_RETURN(timings.chain_ns, SumOfFew("ring"));

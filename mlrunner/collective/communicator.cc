@@ -17,6 +17,7 @@
 #include "base/monotonic.h"
 #include "dag/gang.h"
 #include "mlrunner/collective/calibrate.h"
+#include "mlrunner/collective/run/blame.h"
 #include "mlrunner/collective/run/chooser.h"
 #include "mlrunner/collective/run/door.h"
 #include "mlrunner/collective/run/engine.h"
@@ -74,6 +75,7 @@ class Connected : public Communicator {
         shares_memory_(mesh.shares_memory),
         secret_(std::move(mesh.secret)),
         hosts_(std::move(mesh.hosts)),
+        machines_(std::move(mesh.machines)),
         nodes_(std::move(mesh.nodes)),
         orders_(options.orders) {
     for (std::int32_t rank = 0; members_.size() < static_cast<std::size_t>(ranks()); ++rank) members_.push_back(rank);
@@ -111,7 +113,7 @@ class Connected : public Communicator {
   // Before its program has it.
   Status LearnCosts() {
     if (options_.choose_by == ChooseBy::kFixedSizes) return {};
-    ASSIGN_OR_RETURN(Costs costs, CostsOf(this, options_.choose_by, rendezvous_.machine, options_.costs_folder));
+    ASSIGN_OR_RETURN(Costs costs, CostsOf(this, options_.choose_by, machines_, options_.costs_folder));
     chooser_ = std::make_unique<Chooser>(GroundHere(), std::move(costs));
     return {};
   }
@@ -186,7 +188,8 @@ class Connected : public Communicator {
     // A rank without room says so to all: what one cannot have is made on none, or the numbers of later windows would differ.
     std::fill(places_.begin(), places_.end(), OneSided::Place{});
     places_[rank()] = made.ok() ? one_sided_->PlaceOf(*made) : OneSided::Place{.place = bytes, .bytes = -1};
-    RETURN_IF_ERROR(engine_->Run(agreement_, LabelOf(agreement_->header(), agreement_->count(), "window", 0)));
+    RETURN_IF_ERROR(
+        engine_->Run(agreement_, LabelOf(agreement_->header(), agreement_->plan_fingerprint(), agreement_->count(), "window", 0)));
     for (std::int32_t peer = 0; peer < ranks(); ++peer) {
       if (places_[peer].bytes >= 0) continue;
       if (made.ok()) one_sided_->DropWindow(*made);
@@ -234,7 +237,8 @@ class Connected : public Communicator {
             .shares_memory = shares_memory_,
             .segment_bytes = options_.segment_bytes,
             .algorithms = options_.algorithms,
-            .nodes = nodes_};
+            .nodes = nodes_,
+            .orders = orders_};
   }
 
   std::unique_ptr<Transport> MakeTransport(Mesh* mesh) {
@@ -298,7 +302,7 @@ class Connected : public Communicator {
     return Status(Code::kUnavailable, "COLL20", "rank " + std::to_string(peer) + " is lost", "its process has ended");
   }
   static Status GivenUpBy(std::int32_t peer) { return CannotJoin(peer, "it has given up"); }
-  // What ranks of this communicator say to each other when they make another one.
+  // What ranks of this communicator say to each other when they make another one. Where this rank is not among them its number is theirs.
   Rendezvous RendezvousAmong(const std::vector<std::int32_t>& ranks) const {
     const auto me = std::find(ranks.begin(), ranks.end(), rank());
     return {.rank = static_cast<std::int32_t>(me - ranks.begin()),
@@ -341,60 +345,15 @@ class Connected : public Communicator {
   // Fails when a rank has not answered for too long.
   Status Listen(const Engine::Stall& stall, std::int64_t since_ms) {
     if (options_.silence_ms <= 0) return {};
-    const std::vector<std::int64_t> silent_ms = links()->Listen(since_ms);
-    std::vector<std::int32_t> silent;
-    for (std::int32_t peer = 0; peer < ranks(); ++peer)
-      if (silent_ms[peer] >= options_.silence_ms) silent.push_back(peer);
-    if (silent.empty()) return {};
-    return IsWaitedFor(stall, silent, Code::kUnavailable, kIsSilent,
-                       "look at that process; where one may be stopped for longer (in a debugger), raise silence_ms");
+    return BlameSilent(rank(), stall, links()->Listen(since_ms), options_.silence_ms);
   }
 
-  // Who is to blame for it, as far as the ranks themselves can say: one whose process stands still, else one that this rank waits for and
-  // that is at no call. Otherwise nobody is, while the calls of any rank get on; at last one that is at no call, else one that this rank
-  // waits for.
   Status StatusOf(const Engine::Stall& stall) {
     const std::vector<std::optional<Activity>> before = links()->Ask(kAnswerMsMax);
     const bool all_are_there = std::all_of(before.begin(), before.end(), [](const auto& answer) { return answer.has_value(); });
-    if (all_are_there) std::this_thread::sleep_for(kBetweenQuestions);
-    const std::vector<std::optional<Activity>> answers = all_are_there ? links()->Ask(kAnswerMsMax) : before;
-    std::vector<std::int32_t> silent, elsewhere;
-    bool any_gets_on = false;
-    for (std::int32_t peer = 0; peer < ranks(); ++peer) {
-      if (peer == rank()) continue;
-      if (!answers[peer].has_value()) {
-        silent.push_back(peer);
-        continue;
-      }
-      const Activity& now = *answers[peer];
-      const bool works = !now.waits && now.worked_ms_ago < static_cast<std::uint64_t>(options_.timeout_ms);
-      const bool gets_on = works || GetsOn(*before[peer], now);
-      any_gets_on = any_gets_on || gets_on;
-      if (!now.waits && !gets_on) elsewhere.push_back(peer);
-    }
-    const char* fix = "look at that rank; if it may take so long, raise the time-out (timeout_ms; of a training: train.timeout)";
-    if (!silent.empty()) return IsWaitedFor(stall, silent, Code::kUnavailable, kIsSilent, fix);
-    auto is_missed = [&](std::int32_t peer) { return std::find(stall.ranks.begin(), stall.ranks.end(), peer) != stall.ranks.end(); };
-    const bool any_is_missed = std::any_of(elsewhere.begin(), elsewhere.end(), is_missed);
-    if (any_is_missed) std::erase_if(elsewhere, [&](std::int32_t peer) { return !is_missed(peer); });
-    if (any_gets_on && !any_is_missed) return {};
-    // Of the programs, both: formed anew, they would come to the same place.
-    if (!elsewhere.empty())
-      return IsWaitedFor(stall, elsewhere, Code::kDeadlineExceeded,
-                         "its program is in no call: it computes, waits for something else, or has forgotten this call", fix);
-    return IsWaitedFor(stall, stall.ranks, Code::kDeadlineExceeded, "they wait in calls, too: of other ranks, or in another order", fix);
-  }
-
-  Status IsWaitedFor(const Engine::Stall& stall, const std::vector<std::int32_t>& blamed, Code code, const char* why,
-                     const char* fix) const {
-    std::string names;
-    for (std::int32_t peer : blamed) names += (names.empty() ? "" : ", ") + ("rank " + std::to_string(peer));
-    if (names.empty()) names = "the library";
-    return Status(code, "COLL28",
-                  names + (blamed.size() > 1 ? " are" : " is") + " waited for: rank " + std::to_string(rank()) + " has been at " +
-                      (stall.call.fingerprint == 0 ? "its last orders" : Describe(stall.call)) + " for " + std::to_string(stall.waited_ms) +
-                      " ms" + (stall.has_begun ? "" : ", which has not begun"),
-                  why, fix);
+    if (!all_are_there) return Blame(rank(), stall, before, before, options_.timeout_ms);
+    std::this_thread::sleep_for(kBetweenQuestions);
+    return Blame(rank(), stall, before, links()->Ask(kAnswerMsMax), options_.timeout_ms);
   }
 
   // What rests between calls makes way, where the pool could hold as much. False: nothing more does.
@@ -470,8 +429,9 @@ class Connected : public Communicator {
   }
 
   static CallLabel LabelFor(const CollectiveCall& call, const Instance& instance) {
-    if (call.window != nullptr) return LabelOfWindow(instance.header(), CountOf(call), call.name, call.window->number);
-    return LabelOf(instance.header(), CountOf(call), call.name, 0);
+    if (call.window != nullptr)
+      return LabelOfWindow(instance.header(), instance.plan_fingerprint(), CountOf(call), call.name, call.window->number);
+    return LabelOf(instance.header(), instance.plan_fingerprint(), CountOf(call), call.name, 0);
   }
 
   // Of the longer of its two vectors, about.
@@ -479,8 +439,6 @@ class Connected : public Communicator {
     const std::int64_t vectors = call.collective == Collective::kAllToAll ? ranks() : 1;
     return vectors * call.count * static_cast<std::int64_t>(SizeOf(call.dtype));
   }
-
-  static constexpr const char* kIsSilent = "its process does not answer: it is stopped, or its machine hangs";
 
   // What all ranks must agree on: a count that is only room is a rank's own affair.
   static std::int64_t CountOf(const CollectiveCall& call) { return LearnsCounts(call.collective) ? 0 : call.count; }
@@ -496,7 +454,8 @@ class Connected : public Communicator {
   const bool shares_memory_;
   const std::string secret_;
   const Hosts hosts_;
-  Nodes nodes_;  // these two are there when the communicator is
+  const std::vector<std::string> machines_;  // by rank
+  Nodes nodes_;                              // these two are there when the communicator is
   Orders orders_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<OneSided> one_sided_;
@@ -747,24 +706,13 @@ Result<std::unique_ptr<Connected>> Connected::Meet(const Forming& forming, const
 Result<std::unique_ptr<Connected>> Connected::MeetUntil(const Forming& forming, const CommunicatorOptions& options, bool shrinks,
                                                         Result<MeshListener> listener, const MeshCancel& cancel) {
   std::vector<std::int32_t> members;  // those of this communicator
-  std::int32_t me = -1;
-  for (std::size_t rank_to_be = 0; rank_to_be < forming.ranks.size(); ++rank_to_be) {
-    const Forming::Place& place = forming.ranks[rank_to_be];
-    members.push_back(place.member);
-    if (place.member == rank()) me = static_cast<std::int32_t>(rank_to_be);
-  }
-  if (me < 0) return std::unique_ptr<Connected>();
+  for (const Forming::Place& place : forming.ranks) members.push_back(place.member);
+  Rendezvous rendezvous = RendezvousAmong(members);
+  if (rendezvous.rank == rendezvous.ranks) return std::unique_ptr<Connected>();  // it stays away
+  rendezvous.secret = DoorSecret();
   RETURN_IF_ERROR(listener.status());
   for (const Forming::Place& place : forming.ranks)
     if (place.word.empty()) return CannotJoin(place.member, "it had no means to begin");
-  Rendezvous rendezvous{.rank = me,
-                        .ranks = static_cast<std::int32_t>(forming.ranks.size()),
-                        .epoch = rendezvous_.epoch,
-                        .address = rendezvous_.address,
-                        .machine = rendezvous_.machine,
-                        .exchange = {},
-                        .on_lost = {},
-                        .secret = DoorSecret()};
   ASSIGN_OR_RETURN(Mesh mesh, ConnectMesh(*listener, forming.words(), rendezvous, options, Engine::kChannels, cancel));
   return MakeConnected(std::move(rendezvous), options, std::make_shared<Losses>(nullptr),
                        shrinks ? OfTheGang(members) : std::vector<std::int32_t>(), std::move(mesh));

@@ -143,7 +143,7 @@ struct CommunicatorOptions {
   bool checksum_payload = false;  // TCP
   // By costs Connect() takes about a second longer where they are measured (calibrate.h says what that needs), and sums in another order
   // than that of the ranks may be rounded in another way when they are measured again. The same on all ranks. Groups of a communicator, and
-  // what is left of it (Shrink), choose by fixed sizes.
+  // what it is formed anew to (Shrink, Reform, Join), choose by fixed sizes.
   ChooseBy choose_by = ChooseBy::kFixedSizes;
   std::string costs_folder;  // of costs that are kept; rank 0's counts. Empty: "links" in the home folder
   // In which order rings and chains pass messages on, where deterministic mode leaves them one; the same on all ranks, and for this
@@ -154,8 +154,8 @@ struct CommunicatorOptions {
   // its own, also the nodes of hierarchical algorithms, if links show nodes of one size. The same on all ranks; communicators that come of
   // this one (groups, those that are left, newcomers, too) do likewise.
   bool measures_links = false;
-  // Runs the steps of plans that are a library's own (algorithm "native"); without one such calls are refused (COLL12). It must outlive the
-  // communicator.
+  // Runs the steps of plans that are a library's own (algorithms "native" and "native_..."); without one such calls are refused (COLL12).
+  // It must outlive the communicator.
   NativeBackend* native = nullptr;
   // Those that calls may run by, chosen or named: a strategy adds its own, and what is not here cannot be run (COLL11). The same on all
   // ranks; it must outlive the communicator.
@@ -324,7 +324,7 @@ class Communicator {
   // Ends all calls of all ranks with this status.
   virtual void Abort(const Status& why) = 0;
 
-  // What its calls run by when they name no algorithm, and why (Chooser::Explain); null: fixed sizes.
+  // What its calls run by when they name no algorithm, and why (Chooser::Explain): by fixed sizes where its costs() are from nowhere.
   virtual const Chooser* chooser() const { return nullptr; }
 
   // Steps that interpreters did for this rank, over all calls.

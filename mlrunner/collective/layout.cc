@@ -221,4 +221,18 @@ Result<Layout> Layout::Make(const Header& header, const Shapes& shapes, const st
   return layout;
 }
 
+Dtype DtypeOf(const Header& header, std::int32_t buffer) {
+  switch (header.buffers[buffer].element) {
+    case Element::kPayload:
+      return header.request.dtype;
+    case Element::kAccumulator:
+      return header.accumulator;
+    case Element::kByte:
+      return Dtype::kU8;
+    case Element::kCount:
+      return Dtype::kI64;
+  }
+  return Dtype::kU8;
+}
+
 }  // namespace ropewalk::collective

@@ -84,4 +84,7 @@ class Layout {
   std::vector<std::int64_t> trips_, element_bytes_, elements_;
 };
 
+// Of the elements that lie in a buffer; encoded ones are bytes.
+Dtype DtypeOf(const Header& header, std::int32_t buffer);
+
 }  // namespace ropewalk::collective

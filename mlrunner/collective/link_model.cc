@@ -58,11 +58,15 @@ double FitNodes(const LinkTimings& timings, LinkModel* model) {
   // Alone at least: all at once was timed with calls that also wait for a word of the far ones, behind which short vectors hide.
   model->ns_per_byte = std::max(model->ns_per_byte, model->alone_ns_per_byte);
   const std::size_t ranks = timings.nodes.size();
+  auto node_at = [&](std::size_t place) {
+    place %= ranks;
+    return timings.nodes[timings.order.empty() ? place : static_cast<std::size_t>(timings.order[place])];
+  };
   double most = 0;
   for (std::size_t first = 0; first < ranks; ++first) {
     double hops = 0;
     for (std::size_t hop = first; hop < first + 2 * (ranks - 1); ++hop)
-      if (timings.nodes[hop % ranks] != timings.nodes[(hop + 1) % ranks]) ++hops;
+      if (node_at(hop) != node_at(hop + 1)) ++hops;
     most = std::max(most, hops);
   }
   return most;
@@ -270,7 +274,7 @@ Result<LinkModel> DecodeLinkModel(std::string_view bytes) {
     line.ns_per_byte = number();
   }
   if (reader.ok() && reader.empty() && is_well) return model;
-  return Status(Code::kDataLoss, "COLL32", "the costs of messages cannot be read",
+  return Status(Code::kDataLoss, "COLL35", "the costs of messages cannot be read",
                 is_well ? "bytes are missing or too many" : "a number of them is none that a measurement could give", "measure them again");
 }
 

@@ -72,6 +72,7 @@ struct LongTiming {
 struct LinkTimings {
   std::int32_t ranks = 1;
   Nodes nodes;                               // of all ranks; empty: all on one
+  Order order;                               // in which the chain went through them; empty: in their own
   bool shares_memory = false;                // messages are folded where the sender has them
   std::vector<std::vector<Timing>> one_way;  // by rank: half of there and back between rank 0 and this one, each way a call
   std::vector<Timing> shift;                 // each rank sends so many bytes to the next one of its node, all at the same time
@@ -97,7 +98,7 @@ LinkModel FitLinks(const LinkTimings& timings);
 // What a byte costs in vectors of so many bytes: linear in the time of the whole vector between the lengths that were measured, and beyond.
 ByteCosts CostsAt(const LinkModel& model, std::int64_t bytes);
 
-// As bytes that travel and lie in files: field by field, of any version of this program that has the same fields. kDataLoss (COLL32) when
+// As bytes that travel and lie in files: field by field, of any version of this program that has the same fields. kDataLoss (COLL35) when
 // they are no model, or one whose numbers are none.
 std::string Encode(const LinkModel& model);
 Result<LinkModel> DecodeLinkModel(std::string_view bytes);

@@ -65,20 +65,6 @@ std::string WhyNot(const Plan& plan) {
   return "";
 }
 
-Dtype DtypeOf(const Header& header, std::int32_t buffer) {
-  switch (header.buffers[buffer].element) {
-    case Element::kPayload:
-      return header.request.dtype;
-    case Element::kAccumulator:
-      return header.accumulator;
-    case Element::kByte:
-      return Dtype::kU8;
-    case Element::kCount:
-      return Dtype::kI64;
-  }
-  return Dtype::kU8;
-}
-
 std::int64_t BytesOf(std::int64_t count, Dtype dtype) { return count * static_cast<std::int64_t>(SizeOf(dtype)); }
 
 struct Stretch {

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/escape_xml.h"
 #include "mlrunner/graph/op_def.h"
 
 namespace ropewalk::mlrunner {
@@ -54,25 +55,6 @@ std::string Line(const Graph& graph, const Op& op) {
     text += fmt::format("  # {}:{}", slash == nullptr ? op.provenance.where.file : slash + 1, op.provenance.where.line);
   }
   return text;
-}
-
-std::string Escape(std::string_view text) {
-  std::string escaped;
-  for (char c : text) {
-    if (c == '<')
-      escaped += "&lt;";
-    else if (c == '>')
-      escaped += "&gt;";
-    else if (c == '&')
-      escaped += "&amp;";
-    else if (c == '"')
-      escaped += "&quot;";
-    else if (static_cast<unsigned char>(c) < ' ' || c == '\x7f')
-      escaped += '?';  // XML has no way to write them
-    else
-      escaped += c;
-  }
-  return escaped;
 }
 
 // The beginning of a text, which does not end within a character of UTF-8.
@@ -137,10 +119,10 @@ std::string ExplainSvg(const Graph& graph, std::size_t ops_max) {
     const Op& op = graph.ops[i];
     std::string type = op.outputs.empty() ? "" : Type(graph, op.outputs[0]);
     svg += fmt::format("<g><title>{}</title><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"4\" fill=\"{}\" stroke=\"#555\"{}/>",
-                       Escape(Line(graph, op)), x(i), y(i), kWidth, kHeight, kColours[static_cast<int>(graph.region(op.region).kind)],
+                       EscapeXml(Line(graph, op)), x(i), y(i), kWidth, kHeight, kColours[static_cast<int>(graph.region(op.region).kind)],
                        op.clone > 0 ? " stroke-dasharray=\"4 2\"" : "");
     svg += fmt::format("<text x=\"{}\" y=\"{}\">{}</text><text x=\"{}\" y=\"{}\" fill=\"#555\">{}</text></g>\n", x(i) + 6, y(i) + 14,
-                       Escape(op.def->name), x(i) + 6, y(i) + 27, Escape(Beginning(type, 34)));
+                       EscapeXml(op.def->name), x(i) + 6, y(i) + 27, EscapeXml(Beginning(type, 34)));
   }
   if (count < graph.ops.size()) {
     svg += fmt::format("<text x=\"{}\" y=\"{}\">and {} more ops</text>\n", kGapX, height - 8, graph.ops.size() - count);

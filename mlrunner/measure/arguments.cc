@@ -173,7 +173,6 @@ Result<BenchJob> MakeJob(const std::map<std::string, std::string>& given) {
 
 Result<BenchArguments> ParseBenchArguments(const std::vector<std::string>& args, const std::string& folder) {
   BenchArguments arguments;
-  const std::vector<std::string> of_jobs = job::OptionFlags();
   std::map<std::string, std::string> given;
   arguments.argv.push_back(args.empty() ? "ropewalk bench collective" : args[0]);
   for (std::size_t i = 1; i < args.size(); ++i) {
@@ -184,11 +183,7 @@ Result<BenchArguments> ParseBenchArguments(const std::vector<std::string>& args,
     if (arg == "--help" || arg == "-h") return arguments.help = true, arguments;
     if (MeansNothing(flag))
       return Bad("it takes no " + flag, "it is for the tasks of batch jobs, and a bench is one gang of ranks", "leave it out");
-    if (std::find(of_jobs.begin(), of_jobs.end(), flag) != of_jobs.end()) {
-      arguments.argv.push_back(arg);
-      if (!attached && flag != "--detach" && i + 1 < args.size()) arguments.argv.push_back(args[++i]);
-      continue;
-    }
+    if (job::PassOption(args, &i, &arguments.argv)) continue;
     if (std::none_of(std::begin(kFlags), std::end(kFlags), [&](const Flag& own) { return flag == own.name; })) {
       if (arg.starts_with('-')) return BadFlag(flag);
       return Bad("\"" + EscapeForLog(arg, 200) + "\" is too much", "it takes flags only");

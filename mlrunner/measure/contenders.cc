@@ -101,6 +101,7 @@ Status ChooseContenders(std::span<const Algorithm> table, const std::string& nam
     if (able.empty())
       return Bad("none can be measured that does " + collective, fmt::format("{}", fmt::join(job->left_out, "; ")),
                  "measure another collective, or by another --op or --dtype");
+    if (anywhere.empty()) return Bad("none can be measured wherever ranks stand", fmt::format("{}", fmt::join(unplaced, "; ")), there_are);
     job->algorithms = std::move(anywhere);
     job->left_out.insert(job->left_out.end(), unplaced.begin(), unplaced.end());
     return {};

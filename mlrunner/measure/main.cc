@@ -8,10 +8,9 @@
 
 #include <fmt/format.h>
 
-#include "base/known_names.h"
+#include "job/init_with.h"
 #include "job/options.h"
 #include "job/report.h"
-#include "job/ropewalk.h"
 #include "mlrunner/measure/arguments.h"
 #include "mlrunner/measure/measure.h"
 #include "mlrunner/measure/report.h"
@@ -20,12 +19,6 @@
 namespace {
 
 using namespace ropewalk;
-
-bool IsExecutor() { return std::getenv("ROPEWALK_EXECUTOR_FD") != nullptr; }
-
-job::OutputForm Form() {
-  return job::EnvironmentOptions([](const char* name) { return std::getenv(name); }).output;
-}
 
 std::string FolderOf(const std::string& file) { return file.substr(0, file.rfind('/') + 1); }
 
@@ -55,18 +48,14 @@ void CheckFolderOf(Job& job, const std::string& file) {
 
 // Told before anything is started or sent.
 Result<measure::BenchArguments> Parse(int argc, char** argv) {
-  std::vector<std::string> args(argv, argv + argc);
-  if (!IsExecutor()) {
-    RETURN_IF_ERROR(CheckVariables());
-    std::vector<std::string> copy = args;
-    RETURN_IF_ERROR(job::TakeOptions(&copy, [](const char* name) { return std::getenv(name); }).status());
-  }
+  const std::vector<std::string> args(argv, argv + argc);
+  RETURN_IF_ERROR(job::CheckOptions(args));
   char folder[PATH_MAX];
   if (getcwd(folder, sizeof folder) == nullptr)
     return Status(Code::kUserError, "BENCH21", "the working folder cannot be read", "it is gone, or its path is too long",
                   "start the bench elsewhere");
   ASSIGN_OR_RETURN(measure::BenchArguments arguments, measure::ParseBenchArguments(args, folder));
-  if (!IsExecutor())
+  if (!job::IsExecutor())
     for (const std::string& file : {arguments.job.json, arguments.job.plot}) RETURN_IF_ERROR(CheckFolderOf(file));
   return arguments;
 }
@@ -92,7 +81,7 @@ void WriteFile(Job& job, const std::string& file, const std::string& text) {
 int main(int argc, char** argv) {
   Result<measure::BenchArguments> arguments = Parse(argc, argv);
   if (!arguments.ok()) {
-    job::PrintError(arguments.status(), Form());
+    job::PrintError(arguments.status(), job::FormOfErrors());
     return ExitCode(arguments.status().code());
   }
   if (arguments->help) {
@@ -102,11 +91,7 @@ int main(int argc, char** argv) {
   const measure::BenchJob& bench = arguments->job;
   setenv("ROPEWALK_NAME", "bench", 0);
 
-  std::vector<char*> words;
-  for (std::string& word : arguments->argv) words.push_back(word.data());
-  words.push_back(nullptr);
-  int count = static_cast<int>(words.size()) - 1;
-  Job job = Init(count, words.data());
+  Job job = job::InitWith(arguments->argv);
   for (const std::string& file : {bench.json, bench.plot}) CheckFolderOf(job, file);
   // Over as many machines as there are: it is their links that are measured. What the program finds wrong is wrong the next time, too.
   Result<std::string> result =
@@ -118,7 +103,7 @@ int main(int argc, char** argv) {
   const std::string json = measure::AsJson(bench, *report);
   WriteFile(job, bench.json, json);
   WriteFile(job, bench.plot, measure::AsSvg(bench, *report));
-  switch (Form()) {
+  switch (job::FormOfErrors()) {
     case job::OutputForm::kTable:
       fmt::print("{}", measure::AsTable(bench, *report));
       break;

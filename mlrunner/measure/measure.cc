@@ -1,7 +1,5 @@
 #include "mlrunner/measure/measure.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -14,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "base/bytes.h"
+#include "job/machine.h"
 #include "mlrunner/collective/calibrate.h"
 #include "mlrunner/collective/communicator.h"
 #include "mlrunner/collective/run/call_steps.h"
@@ -91,7 +90,7 @@ class Rank {
     ASSIGN_OR_RETURN(std::vector<std::string> machines, gang_.Exchange(gang_.machine()));
     report_.machines = static_cast<std::int32_t>(std::set<std::string>(machines.begin(), machines.end()).size());
     const auto here = std::count(machines.begin(), machines.end(), gang_.machine());
-    const double machine = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+    const double machine = 2 * static_cast<double>(job::HalfOfMemory());  // or of the container
     const double needed = static_cast<double>(largest_bytes_) * static_cast<double>(here);
     if (needed <= machine) return {};
     return Status(Code::kResourceExhausted, "BENCH25",
@@ -120,11 +119,9 @@ class Rank {
       // Of what moves no bytes every size is the same.
       if (contenders[0].shape.bytes == 0 && last_bytes == 0) continue;
       last_bytes = contenders[0].shape.bytes;
-      if (all_->rank() == 0 && ChoosesByCosts()) {
-        CollectiveCall unnamed = contenders[0].call;
-        unnamed.algorithm = {};
-        report_.choices.push_back({report_.wires.back().wire, last_bytes, Explain(all_->chooser()->Explain(unnamed))});
-      }
+      if (all_->rank() == 0 && ChoosesByCosts())
+        report_.choices.push_back({report_.wires.back().wire, last_bytes, Explain(all_->chooser()->Explain(Unnamed(contenders[0].call)))});
+      chosen_ = ChosenFor(contenders[0].call);
       Status status = MeasureSize(&contenders);
       all_->Free(std::exchange(in_, nullptr));
       all_->Free(std::exchange(out_, nullptr));
@@ -227,6 +224,16 @@ class Rank {
     return {};
   }
 
+  static CollectiveCall Unnamed(CollectiveCall call) {
+    call.algorithm = {};
+    return call;
+  }
+  // By which algorithm the communicator runs it where none is named; empty: by none.
+  std::string ChosenFor(const CollectiveCall& call) const {
+    const auto chosen = collective::PlanOf(*all_, Unnamed(call), table_);
+    return chosen.ok() ? chosen->header.algorithm : "";
+  }
+
   Status Finish(Contender* contender) {
     RETURN_IF_ERROR(AllMax(&contender->times_us));
     std::sort(contender->times_us.begin(), contender->times_us.end());
@@ -240,10 +247,7 @@ class Rank {
                 .least_us = contender->times_us[0]};
     if (job_.check) RETURN_IF_ERROR(Check(*contender, &point));
     if (all_->rank() != 0) return {};
-    CollectiveCall unnamed = contender->call;
-    unnamed.algorithm = {};
-    const auto chosen = collective::PlanOf(*all_, unnamed, table_);
-    point.is_chosen = chosen.ok() && chosen->header.algorithm == point.algorithm;
+    point.is_chosen = point.algorithm == chosen_;
     ASSIGN_OR_RETURN(double predicted_ns, collective::PredictNs(report_.wires.back().model, contender->plan, contender->shape.sizes));
     point.predicted_us = predicted_ns / 1000;
     gang_.Report(fmt::format("{} of {} bytes over {}: {:.1f} us", point.algorithm, point.bytes, point.wire, point.median_us));
@@ -273,6 +277,7 @@ class Rank {
   std::unique_ptr<Communicator> all_;
   BenchReport report_;
   std::int64_t largest_bytes_ = 0;  // BytesOfLargestSize()
+  std::string chosen_;              // ChosenFor() the size that is measured
   char *in_ = nullptr, *out_ = nullptr;
 };
 

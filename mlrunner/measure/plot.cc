@@ -6,18 +6,14 @@
 
 #include <fmt/format.h>
 
+#include "base/escape_xml.h"
+
 namespace ropewalk::measure {
 namespace {
 
 constexpr double kLeft = 70, kTop = 40, kWidth = 640, kHeight = 400, kBelow = 50, kLegend = 230, kLine = 18;
 // Told apart by people who do not see all colours, too (Okabe and Ito).
 constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"};
-
-std::string Escape(const std::string& text) {
-  std::string escaped;
-  for (char c : text) escaped += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return escaped;
-}
 
 // Whole powers of a base, from below the least to above the greatest.
 struct Axis {
@@ -44,7 +40,7 @@ std::string PowerOfTwo(double exponent) {
 bool IsOnAxes(const Place& place) { return place.x > 0 && place.y > 0 && std::isfinite(place.x) && std::isfinite(place.y); }
 
 std::string Text(double x, double y, const char* anchor, const std::string& text) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, Escape(text));
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, EscapeXml(text));
 }
 
 }  // namespace
@@ -91,7 +87,7 @@ std::string Svg(const Plot& plot) {
         corners += fmt::format("{}{:.1f},{:.1f}", corners.empty() ? "" : " ", x(place.x), y(place.y));
         if (is_measured)
           dots += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"><title>{}: {:g} at {:g}</title></circle>\n",
-                              x(place.x), y(place.y), colour, Escape(curve.name), place.y, place.x);
+                              x(place.x), y(place.y), colour, EscapeXml(curve.name), place.y, place.x);
       }
       if (corners.empty()) continue;
       svg += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\"{}/>\n", corners, colour,

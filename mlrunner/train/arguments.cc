@@ -42,7 +42,6 @@ Status MakeAbsolute(Config* config, const std::string& key, const std::string& f
 
 Result<TrainArguments> ParseTrainArguments(const std::vector<std::string>& args, const std::string& folder) {
   TrainArguments arguments;
-  const std::vector<std::string> own = job::OptionFlags();
   std::string file;
   struct Setting {
     std::string text;
@@ -59,10 +58,8 @@ Result<TrainArguments> ParseTrainArguments(const std::vector<std::string>& args,
     if (MeansNothing(flag))
       return Bad("it takes no " + flag, "it is for the tasks of batch jobs, and a training is one gang of ranks",
                  flag == "--threads" ? "--set train.threads=N: the threads of each rank" : "leave it out");
-    if (std::find(own.begin(), own.end(), flag) != own.end()) {
-      arguments.argv.push_back(arg);
-      if (!attached && flag != "--detach" && i + 1 < args.size()) arguments.argv.push_back(args[++i]);
-    } else if (flag == "--set" || flag == "--ranks") {
+    if (job::PassOption(args, &i, &arguments.argv)) continue;
+    if (flag == "--set" || flag == "--ranks") {
       if (!attached && i + 1 >= args.size()) return Bad(flag + " needs a value", "it is the last argument");
       std::string value = attached ? arg.substr(equals + 1) : args[++i];
       settings.push_back(flag == "--set" ? Setting{value, "flag --set"} : Setting{"train.ranks=" + value, "flag --ranks"});

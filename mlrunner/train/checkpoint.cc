@@ -218,6 +218,10 @@ Result<SavedCheckpoint> Publish(storage::FileSystem& files, const std::string& f
   return saved;
 }
 
+Status NoCheckpointsIn(const std::string& folder, int error) {
+  return storage::IoError(error, "CKPT01", "no checkpoints can be written to " + storage::QuotedPath(folder));
+}
+
 }  // namespace
 
 // Each folder is synced into the one above, or all that is put into it may vanish with its name.
@@ -248,15 +252,20 @@ Result<SavedCheckpoint> SaveCheckpoint(storage::FileSystem& files, const std::st
   return saved;
 }
 
+Status WriteTrial(storage::FileSystem& files, const std::string& folder, const std::string& path) {
+  std::unique_ptr<storage::WritableFile> file;
+  int error = files.Create(path, &file);
+  if (error == 0) error = file->Close();
+  return error == 0 ? Status() : NoCheckpointsIn(folder, error);
+}
+
 Status TryCheckpointFolder(storage::FileSystem& files, const std::string& folder, const CheckpointWriter& writer) {
   RETURN_IF_ERROR(MakeCheckpointFolder(files, folder));
   // By its name what a killed save leaves behind: if this is killed here, the next save removes it.
   const std::string path = folder + "/" + HiddenName("trial", writer);
-  std::unique_ptr<storage::WritableFile> file;
-  int error = files.Create(path, &file);
-  if (error == 0) error = file->Close();
-  if (error == 0) error = files.RemoveFile(path);
-  return error == 0 ? Status() : storage::IoError(error, "CKPT01", "no checkpoints can be written to " + storage::QuotedPath(folder));
+  RETURN_IF_ERROR(WriteTrial(files, folder, path));
+  const int error = files.RemoveFile(path);
+  return error == 0 ? Status() : NoCheckpointsIn(folder, error);
 }
 
 Result<Checkpoint> LoadCheckpoint(storage::FileSystem& files, const std::string& path) {

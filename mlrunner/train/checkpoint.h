@@ -75,6 +75,8 @@ Result<SavedCheckpoint> SaveCheckpoint(storage::FileSystem& files, const std::st
 
 // Makes the folder if it is missing, with those above it (CKPT01).
 Status MakeCheckpointFolder(storage::FileSystem& files, const std::string& folder);
+// An empty file in it, to see whether checkpoints can be made there (CKPT01). The caller removes it.
+Status WriteTrial(storage::FileSystem& files, const std::string& folder, const std::string& path);
 
 // Makes the folder if it is missing, and tries whether a file can be made there: better before a training than after it (CKPT01).
 Status TryCheckpointFolder(storage::FileSystem& files, const std::string& folder, const CheckpointWriter& writer);

@@ -3,12 +3,14 @@
 #include <cerrno>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/bytes.h"
 #include "base/wide_checksum.h"
+#include "mlrunner/collective/run/status_bytes.h"
 #include "mlrunner/train/checkpoint_index.h"
 #include "mlrunner/train/checkpoint_names.h"
 #include "mlrunner/train/tensor_file.h"
@@ -20,14 +22,15 @@ namespace {
 constexpr const char* kPartForm = "ropewalk-part-2";  // no checkpoint, should somebody rename it
 constexpr std::int32_t kTriesMax = 1000;
 
-// What a rank tells the others: a text, or why there is none. Messages are cut: all together go through the master.
+// What a rank tells the others: a text, or why there is none.
 std::string EncodeOutcome(const Status& status, const std::string& text) {
-  constexpr std::size_t kTextMax = 2000;
   std::string bytes;
   ByteWriter writer(&bytes);
-  writer.Fixed(status.code());
-  for (const std::string* part : {&status.tag(), &status.what(), &status.why(), &status.fix()}) writer.Sized(part->substr(0, kTextMax));
-  writer.Sized(text);
+  writer.Fixed(static_cast<std::uint8_t>(status.ok()));
+  if (status.ok())
+    writer.Sized(text);
+  else
+    collective::Write(status, &writer);
   return bytes;
 }
 
@@ -39,15 +42,15 @@ Result<std::vector<std::string>> ExchangeOutcomes(const Status& status, const st
   std::vector<std::string> texts;
   for (std::size_t of = 0; of < all->size(); ++of) {
     ByteReader reader((*all)[of]);
-    const Code code = reader.Fixed<Code>();
-    std::string parts[4];
-    for (std::string& part : parts) part = reader.Sized();
-    texts.emplace_back(reader.Sized());
-    if (!reader.ok() || !reader.empty() || code > Code::kInternal)
+    std::optional<Status> failed;
+    const bool is_ok = reader.Fixed<std::uint8_t>() == 1;
+    if (is_ok)
+      texts.emplace_back(reader.Sized());
+    else
+      failed = collective::ReadStatus(&reader);
+    if (!reader.ok() || !reader.empty() || (!is_ok && !failed.has_value()))
       return Status(Code::kInternal, "CKPT01", fmt::format("what rank {} says of its part of a checkpoint cannot be read", of));
-    if (code == Code::kOk) continue;
-    Status failed(code, parts[0], parts[1], parts[2], parts[3]);
-    return of == static_cast<std::size_t>(rank) ? failed : failed.WithContext(fmt::format("rank {}", of));
+    if (!is_ok) return of == static_cast<std::size_t>(rank) ? *failed : failed->WithContext(fmt::format("rank {}", of));
   }
   return texts;
 }
@@ -159,12 +162,7 @@ Status TryFolderTogether(storage::FileSystem& files, const std::string& folder, 
                          const ExchangeBytes& exchange) {
   const std::string name = HiddenName(fmt::format("trial-{}", writer.rank), writer), path = folder + "/" + name;
   Status status = MakeCheckpointFolder(files, folder);
-  if (status.ok()) {
-    std::unique_ptr<storage::WritableFile> file;
-    int error = files.Create(path, &file);
-    if (error == 0) error = file->Close();
-    if (error != 0) status = storage::IoError(error, "CKPT01", "no checkpoints can be written to " + storage::QuotedPath(folder));
-  }
+  if (status.ok()) status = WriteTrial(files, folder, path);
   auto names = ExchangeOutcomes(status, name, writer.rank, exchange);
   if (names.ok()) {
     for (std::size_t of = 0; of < names->size() && status.ok(); ++of) {

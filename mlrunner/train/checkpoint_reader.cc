@@ -110,13 +110,34 @@ Status CheckpointReader::ReadPiece(const std::string& name, const StoredPiece& p
   return hash.value() == piece.checksum ? Status() : bad("has another checksum");
 }
 
-Result<Tensor> CheckpointReader::Read(const std::string& name, Dtype dtype, const Dims& logical, const Slice& slice) const {
+Result<const StoredTensor*> CheckpointReader::Find(const std::string& name, Dtype dtype, const Dims& logical) const {
   auto found = index_.tensors.find(name);
   if (found == index_.tensors.end()) return CheckpointMisfit(path_, "it has no state " + name);
   const StoredTensor& stored = found->second;
   if (stored.dims != logical || stored.dtype != dtype)
     return CheckpointMisfit(path_, fmt::format("state {} is {} {} there and {} {} here", name, ToString(stored.dims), Name(stored.dtype),
                                                ToString(logical), Name(dtype)));
+  return &stored;
+}
+
+Status CheckpointReader::WasTaken(const std::string& name) const {
+  return Status(Code::kInternal, "CKPT03", "state " + name + " of " + storage::QuotedPath(path_) + " was taken before", "it is there once",
+                "please report this");
+}
+
+Result<Tensor> CheckpointReader::Take(const std::string& name, Dtype dtype, const Dims& logical, const Slice& slice) {
+  ASSIGN_OR_RETURN(const StoredTensor* stored, Find(name, dtype, logical));
+  const StoredPiece& piece = stored->pieces.front();
+  if (piece.file != StoredPiece::kSameFile || piece.slice != slice) return Read(name, dtype, logical, slice);
+  auto taken = own_.extract(name);
+  if (taken.empty())
+    return Status(Code::kInternal, "CKPT03", "state " + name + " of " + storage::QuotedPath(path_) + " was taken before",
+                  "it is there once", "please report this");
+  return std::move(taken.mapped());
+}
+
+Result<Tensor> CheckpointReader::Read(const std::string& name, Dtype dtype, const Dims& logical, const Slice& slice) const {
+  ASSIGN_OR_RETURN(const StoredTensor* stored, Find(name, dtype, logical));
   if (!IsWithin(slice, logical))
     return Status(Code::kInvalid, "CKPT03", fmt::format("{} is no slice of state {} {}", ToString(slice), name, ToString(logical)),
                   "it does not lie in it", "ask for what SliceOf gives for that shape");
@@ -124,11 +145,13 @@ Result<Tensor> CheckpointReader::Read(const std::string& name, Dtype dtype, cons
   Tensor tensor{dtype, LengthsOf(slice), {}};
   tensor.bytes.resize(static_cast<std::size_t>(NumElements(slice)) * element_bytes);
   std::vector<std::byte> bytes;
-  for (const StoredPiece& piece : stored.pieces) {
+  for (const StoredPiece& piece : stored->pieces) {
     const Slice both = Intersection(piece.slice, slice);
     if (NumElements(both) == 0) continue;
     if (piece.file == StoredPiece::kSameFile) {
-      CopySlice(both, element_bytes, piece.slice, own_.at(name).bytes.data(), slice, tensor.bytes.data());
+      const auto own = own_.find(name);
+      if (own == own_.end()) return WasTaken(name);
+      CopySlice(both, element_bytes, piece.slice, own->second.bytes.data(), slice, tensor.bytes.data());
     } else if (piece.slice == slice) {
       RETURN_IF_ERROR(ReadPiece(name, piece, tensor.bytes.size(), tensor.bytes));
     } else {

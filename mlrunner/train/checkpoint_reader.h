@@ -35,6 +35,10 @@ class CheckpointReader {
   // CKPT02: what has to be read is damaged or missing.
   Result<Tensor> Read(const std::string& name, Dtype dtype, const Dims& logical, const Slice& slice) const;
 
+  // As Read, and for once: a state that lies whole in the checkpoint's own file is handed over, not copied, so that it is in memory once.
+  // Asked for again it is kInternal CKPT03.
+  Result<Tensor> Take(const std::string& name, Dtype dtype, const Dims& logical, const Slice& slice);
+
   // All of it.
   Result<Checkpoint> ReadAll() const;
   // Reads all that lies in other files, and throws it away: kDataLoss CKPT02 where Read would say so. It holds little of it at a time: how
@@ -42,6 +46,9 @@ class CheckpointReader {
   Status Verify() const;
 
  private:
+  // What is stored of it; CKPT03 where that is no such state.
+  Result<const StoredTensor*> Find(const std::string& name, Dtype dtype, const Dims& logical) const;
+  Status WasTaken(const std::string& name) const;
   CheckpointReader(storage::FileSystem& files, std::string path) : files_(files), path_(std::move(path)) {}
   // The bytes of a piece that lies in another file, and whether they are those that were written. Where `into` has less room it is filled
   // again and again.

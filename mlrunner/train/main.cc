@@ -8,10 +8,9 @@
 
 #include <fmt/format.h>
 
-#include "base/known_names.h"
+#include "job/init_with.h"
 #include "job/options.h"
 #include "job/report.h"
-#include "job/ropewalk.h"
 #include "mlrunner/train/arguments.h"
 #include "mlrunner/train/checkpoint_reader.h"
 #include "mlrunner/train/trainer.h"
@@ -22,16 +21,10 @@ namespace {
 
 using namespace ropewalk;
 
-bool IsExecutor() { return std::getenv("ROPEWALK_EXECUTOR_FD") != nullptr; }
-
 // Told before anything is started or sent.
 Result<mlrunner::TrainArguments> Parse(int argc, char** argv) {
-  std::vector<std::string> args(argv, argv + argc);
-  if (!IsExecutor()) {
-    RETURN_IF_ERROR(CheckVariables());
-    std::vector<std::string> copy = args;
-    RETURN_IF_ERROR(job::TakeOptions(&copy, [](const char* name) { return std::getenv(name); }).status());
-  }
+  const std::vector<std::string> args(argv, argv + argc);
+  RETURN_IF_ERROR(job::CheckOptions(args));
   char folder[PATH_MAX];
   if (getcwd(folder, sizeof folder) == nullptr)
     return Status(Code::kUserError, "TRAIN03", "train: the working folder cannot be read", "it is gone, or its path is too long",
@@ -39,14 +32,11 @@ Result<mlrunner::TrainArguments> Parse(int argc, char** argv) {
   return mlrunner::ParseTrainArguments(args, folder);
 }
 
-job::JobOptions OptionsAround() {
-  return job::EnvironmentOptions([](const char* name) { return std::getenv(name); });
-}
-bool WantsJson() { return OptionsAround().output != job::OutputForm::kTable; }
+bool WantsJson() { return job::FormOfErrors() != job::OutputForm::kTable; }
 
 // Between what else stands on stderr; a bar makes way.
 void Tell(const std::string& line) {
-  const job::JobOptions options = OptionsAround();
+  const job::JobOptions options = job::EnvironmentOptions([](const char* name) { return std::getenv(name); });
   if (options.output != job::OutputForm::kTable || options.quiet) return;
   fmt::print(stderr, "{}{}\n", isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", line);
 }
@@ -91,7 +81,7 @@ void Print(const mlrunner::TrainSummary& s) {
 int main(int argc, char** argv) {
   Result<mlrunner::TrainArguments> arguments = Parse(argc, argv);
   if (!arguments.ok()) {
-    job::PrintError(arguments.status(), WantsJson() ? job::OutputForm::kJson : job::OutputForm::kTable);
+    job::PrintError(arguments.status(), job::FormOfErrors());
     return ExitCode(arguments.status().code());
   }
   if (arguments->help) {
@@ -101,11 +91,7 @@ int main(int argc, char** argv) {
   const mlrunner::TrainJob& train = arguments->job;
   setenv("ROPEWALK_NAME", "train", 0);
 
-  std::vector<char*> words;
-  for (std::string& word : arguments->argv) words.push_back(word.data());
-  words.push_back(nullptr);
-  int count = static_cast<int>(words.size()) - 1;
-  Job job = Init(count, words.data());
+  Job job = job::InitWith(arguments->argv);
   mlrunner::TrainHooks hooks;
   hooks.run = mlrunner::RunOf(job.settings());
   hooks.on_resumed = [](std::int64_t step, const std::string& path) {
@@ -121,7 +107,7 @@ int main(int argc, char** argv) {
   }
   Result<mlrunner::TrainSummary> summary = mlrunner::DecodeTrainSummary(*result);
   if (!summary.ok()) {
-    job::PrintError(summary.status(), WantsJson() ? job::OutputForm::kJson : job::OutputForm::kTable);
+    job::PrintError(summary.status(), job::FormOfErrors());
     return ExitCode(summary.status().code());
   }
   Print(*summary);

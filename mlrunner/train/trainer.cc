@@ -271,7 +271,7 @@ class Rank {
   }
 
   // Takes this rank's slices of all states, and the place in the data.
-  Status Resume(const CheckpointReader& reader) {
+  Status Resume(CheckpointReader& reader) {
     const Checkpoint& checkpoint = reader.about();
     auto misfit = [&](const std::string& why) { return CheckpointMisfit(reader.path(), why); };
     if (checkpoint.seed != job_.seed) return misfit(fmt::format("its train.seed was {} and is {} now", checkpoint.seed, job_.seed));
@@ -286,7 +286,7 @@ class Rank {
       return misfit(fmt::format("it had taken {} samples of an epoch, and there are {} now", checkpoint.position.offset, samples_));
     for (const LogicalState& state : kept_) {
       const Slice slice = SliceOf(state.dims, state.sharding, graph_.mesh, gang_.rank());
-      ASSIGN_OR_RETURN(Tensor tensor, reader.Read(state.name, state.dtype, state.dims, slice));
+      ASSIGN_OR_RETURN(Tensor tensor, reader.Take(state.name, state.dtype, state.dims, slice));
       states_.Set(state.name, std::move(tensor));
     }
     if (const std::size_t held = reader.index().tensors.size(); held != kept_.size())

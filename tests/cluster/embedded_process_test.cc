@@ -280,15 +280,16 @@ TEST_F(EmbeddedProcess, ACrashNamesItsTask) {
     const char* who;
     const char* where;
   };
+  const char* of_no_task = "such a signal ends the process, and with it the job";
   const char* in_the_vector = "it stood at input split 0, in the batch that starts at record 0 of the vector";
   const std::string in_the_file = "it stood at input split 0, " + (dir_ / "small").string() + " in the batch that starts at offset 0";
   for (const Case& c : {Case{"--segv", SIGSEGV, "task 0 of \"FromVector > Map > WriteText (", in_the_vector},
                         Case{"--segv-line", SIGSEGV, "task 0 of \"ReadLines > Map > Count (", in_the_file.c_str()},
                         Case{"--recurse", SIGSEGV, "task 0 of \"FromVector > Map > WriteText (", in_the_vector},
                         Case{"--abort", SIGABRT, "task 0 of \"FromVector > Map > WriteText (", in_the_vector},
-                        Case{"--segv-main", SIGSEGV, "main crashed by signal 11 (SIGSEGV): ", ""},
-                        Case{"--recurse-main", SIGSEGV, "main crashed by signal 11 (SIGSEGV): ", ""},
-                        Case{"--abort-on-a-thread", SIGABRT, "a thread that runs no task crashed by signal 6 (SIGABRT): ", ""}}) {
+                        Case{"--segv-main", SIGSEGV, "main crashed by signal 11 (SIGSEGV): ", of_no_task},
+                        Case{"--recurse-main", SIGSEGV, "main crashed by signal 11 (SIGSEGV): ", of_no_task},
+                        Case{"--abort-on-a-thread", SIGABRT, "a thread that runs no task crashed by signal 6 (SIGABRT): ", of_no_task}}) {
     SCOPED_TRACE(c.how);
     auto run = Crashing(c.how);
     EXPECT_EQ(run->Wait(), 128 + c.signal) << "it is still a crash to whoever started it: " << run->err();

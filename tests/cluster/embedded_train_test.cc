@@ -31,11 +31,15 @@ class EmbeddedTrain : public testing::Test {
     return Eventually([&] { return process.err().find(text) != std::string::npos || !process.running(); }) &&
            process.err().find(text) != std::string::npos;
   }
-  bool HasCheckpoint() {
+  // Its name, which grows with its step; empty: there is none.
+  std::string NewestCheckpoint() {
+    std::string newest;
     std::error_code none;
-    for (const auto& entry : fs::directory_iterator(dir_ / "kept", none))
-      if (entry.path().extension() == ".safetensors" && entry.path().filename().string().starts_with("step-")) return true;
-    return false;
+    for (const auto& entry : fs::directory_iterator(dir_ / "kept", none)) {
+      const std::string name = entry.path().filename();
+      if (name.starts_with("step-") && name.ends_with(".safetensors")) newest = std::max(newest, name);
+    }
+    return newest;
   }
   fs::path dir_;
   int calls_ = 0;
@@ -44,7 +48,7 @@ class EmbeddedTrain : public testing::Test {
 TEST_F(EmbeddedTrain, AnInterruptionSaysWhatIsKeptAndTheNextOneSaysWhereItBegins) {
   const std::vector<std::string> kept = {"--set", "checkpoint.folder=kept", "--set", "checkpoint.every_steps=100"};
   auto first = Train(kept);
-  ASSERT_TRUE(Eventually([&] { return HasCheckpoint() || !first->running(); })) << first->err();
+  ASSERT_TRUE(Eventually([&] { return !NewestCheckpoint().empty() || !first->running(); })) << first->err();
   first->Signal(SIGINT);
   EXPECT_EQ(first->Wait(), 130) << first->err();
   const std::string said = first->err();
@@ -64,11 +68,12 @@ TEST_F(EmbeddedTrain, AnInterruptionSaysWhatIsKeptAndTheNextOneSaysWhereItBegins
   second->Signal(SIGINT);
   EXPECT_EQ(second->Wait(), 130) << second->err();
 
+  const std::string newest = NewestCheckpoint();
   auto quiet = Train(kept, {"ROPEWALK_QUIET=1"});
-  std::this_thread::sleep_for(std::chrono::seconds(1));
+  ASSERT_TRUE(Eventually([&] { return NewestCheckpoint() > newest || !quiet->running(); })) << quiet->err();
   quiet->Signal(SIGINT);
-  (void)quiet->Wait();
-  EXPECT_EQ(quiet->err().find("resumed"), std::string::npos) << quiet->err();
+  EXPECT_EQ(quiet->Wait(), 130) << quiet->err();
+  for (const char* part : {"resumed", "the newest checkpoint"}) EXPECT_EQ(quiet->err().find(part), std::string::npos) << quiet->err();
 }
 
 TEST_F(EmbeddedTrain, AnInterruptionSaysThatNothingIsKept) {

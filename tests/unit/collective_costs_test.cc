@@ -52,11 +52,11 @@ class CostsOnFile : public ::testing::Test {
   static void Put(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes; }
 
   std::string top_, folder_;
-  const std::string key_ = CostsKey(true, {"here", "here"});
+  const std::string key_ = CostsKey(true, {"here", "here"}, {0, 0});
 };
 
 TEST_F(CostsOnFile, AreFoundAgainAndBelongToTheirOwner) {
-  EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL33");
+  EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL34");
   EXPECT_EQ(ReadCosts(folder_, key_).status().code(), Code::kNotFound);
   ASSERT_TRUE(WriteCosts(folder_, key_, SomeModel()).ok());
   auto found = ReadCosts(folder_, key_);
@@ -75,15 +75,16 @@ TEST_F(CostsOnFile, AreFoundAgainAndBelongToTheirOwner) {
 
 TEST_F(CostsOnFile, OfOtherRanksWiresOrMachinesAreOthers) {
   ASSERT_TRUE(WriteCosts(folder_, key_, SomeModel()).ok());
-  for (const std::string& other : {CostsKey(false, {"here", "here"}), CostsKey(true, {"here", "here", "here"}), CostsKey(true, {"here"}),
-                                   CostsKey(true, {"there", "there"}), CostsKey(false, {"here", "there"}),
-                                   CostsKey(false, {"there", "here"}), CostsKey(false, {"hereth", "ere"})}) {
-    EXPECT_EQ(ReadCosts(folder_, other).status().tag(), "COLL33");
+  for (const std::string& other :
+       {CostsKey(false, {"here", "here"}, {0, 0}), CostsKey(true, {"here", "here", "here"}, {0, 0, 0}), CostsKey(true, {"here"}, {0}),
+        CostsKey(true, {"there", "there"}, {0, 0}), CostsKey(false, {"here", "there"}, {0, 1}), CostsKey(false, {"there", "here"}, {0, 1}),
+        CostsKey(false, {"hereth", "ere"}, {0, 1}), CostsKey(true, {"here", "here"}, {0, 1})}) {
+    EXPECT_EQ(ReadCosts(folder_, other).status().tag(), "COLL34");
     // With the same hash, too.
     std::filesystem::copy_file(CostsFile(folder_, key_), CostsFile(folder_, other));
-    EXPECT_EQ(ReadCosts(folder_, other).status().tag(), "COLL32");
+    EXPECT_EQ(ReadCosts(folder_, other).status().tag(), "COLL35");
   }
-  EXPECT_NE(CostsKey(false, {"here", "there"}), CostsKey(false, {"hereth", "ere"}));
+  EXPECT_NE(CostsKey(false, {"here", "there"}, {0, 1}), CostsKey(false, {"hereth", "ere"}, {0, 1}));
 }
 
 TEST_F(CostsOnFile, ThatAreDamagedAreNotBelieved) {
@@ -95,25 +96,25 @@ TEST_F(CostsOnFile, ThatAreDamagedAreNotBelieved) {
       std::string damaged = whole;
       damaged[at] = static_cast<char>(damaged[at] ^ flipped);
       Put(path, damaged);
-      EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL32") << at;
+      EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL35") << at;
     }
   for (std::size_t length = 0; length < whole.size(); ++length) {
     Put(path, whole.substr(0, length));
-    EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL32") << length;
+    EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL35") << length;
   }
   Put(path, whole + "x");
-  EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL32");
+  EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL35");
   Put(path, std::string(3 << 20, 'x'));
-  EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL32");
+  EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL35");
   // The control, and what is no file of ours.
   Put(path, whole);
   EXPECT_TRUE(ReadCosts(folder_, key_).ok());
   std::filesystem::rename(path, path + ".elsewhere");
   std::filesystem::create_symlink(path + ".elsewhere", path);
-  EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL32");
+  EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL35");
   std::filesystem::remove(path);
   std::filesystem::create_directory(path);
-  EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL32");
+  EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL35");
 }
 
 // A checksum can be right and the numbers wrong.
@@ -122,17 +123,17 @@ TEST_F(CostsOnFile, NumbersThatNoMeasurementGivesAreNotBelieved) {
     LinkModel model = SomeModel();
     model.ns_per_byte = number;
     ASSERT_TRUE(WriteCosts(folder_, key_, model).ok());
-    EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL32") << number;
+    EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL35") << number;
     model = SomeModel();
     model.beyond[1].copy_ns_per_byte = number;
-    EXPECT_EQ(DecodeLinkModel(Encode(model)).status().tag(), "COLL32");
+    EXPECT_EQ(DecodeLinkModel(Encode(model)).status().tag(), "COLL35");
     model = SomeModel();
     model.from_first[1].ns = number;
-    EXPECT_EQ(DecodeLinkModel(Encode(model)).status().tag(), "COLL32");
+    EXPECT_EQ(DecodeLinkModel(Encode(model)).status().tag(), "COLL35");
   }
   LinkModel disordered = SomeModel();
   std::swap(disordered.beyond[0].bytes, disordered.beyond[1].bytes);
-  EXPECT_EQ(DecodeLinkModel(Encode(disordered)).status().tag(), "COLL32");
+  EXPECT_EQ(DecodeLinkModel(Encode(disordered)).status().tag(), "COLL35");
   EXPECT_TRUE(DecodeLinkModel(Encode(SomeModel())).ok());
 }
 
@@ -160,7 +161,7 @@ TEST_F(CostsOnFile, WhoReadsWhileOthersWriteHasOneOrTheOther) {
 TEST_F(CostsOnFile, ThatCannotBeWrittenSayWhy) {
   Put(top_ + "/of", "a file where a folder should be");
   const Status status = WriteCosts(folder_, key_, SomeModel());
-  EXPECT_EQ(status.tag(), "COLL33");
+  EXPECT_EQ(status.tag(), "COLL34");
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_FALSE(status.why().empty());
 }
@@ -229,7 +230,7 @@ TEST_F(CostsOnFile, ThatAreNotKeptAreMeasuredAndServe) {
 
 // Other links than those that were measured.
 TEST_F(CostsOnFile, AreNotThoseOfGroups) {
-  ASSERT_TRUE(WriteCosts(folder_, CostsKey(true, {"here", "here", "here"}), SomeModel()).ok());
+  ASSERT_TRUE(WriteCosts(folder_, CostsKey(true, {"here", "here", "here"}, {0, 0, 0}), SomeModel()).ok());
   CommunicatorOptions options = Over(Wire::kShared);
   options.choose_by = ChooseBy::kKeptCosts;
   options.costs_folder = folder_;

@@ -305,6 +305,19 @@ TEST(GangRanksOnLost, AFunctionMayEndItsThread) {
   first->OnLost({});
 }
 
+// What is told goes through the master; a rank may say where it is at each step.
+TEST(GangRanksFarther, IsToldTenTimesASecondAtMostAndKnownInFull) {
+  std::atomic<int> told{0};
+  GangRanks ranks([](const TaskAttempt&, std::uint32_t, std::uint64_t, std::string) {}, [&](const TaskAttempt&) { ++told; });
+  auto rank = ranks.Add(Attempt(0), {0, 1, 0, "m", "127.0.0.1"});
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::uint64_t step = 1; step <= 1000; ++step) rank->Reached(step);
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_GE(told.load(), 1);
+  EXPECT_LE(told.load(), 1 + ms / 100);
+  EXPECT_EQ(ranks.SaidBy(Attempt(0)).reached, 1000u);
+}
+
 TEST(GangRanksRounds, AnswersOfOtherRoundsAndFormingsAreDropped) {
   std::vector<std::uint64_t> said;
   GangRanks* all = nullptr;

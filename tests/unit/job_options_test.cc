@@ -279,5 +279,18 @@ TEST(Report, JsonHasTheSameFields) {
   EXPECT_EQ(ErrorJson(status), R"({"error":{"code":"user_error","tag":"IO03","what":"a\"b.gz","why":"why","fix":"fix"}})");
 }
 
+// A program's own reading of its arguments passes on what is a job's, with its value, and nothing else.
+TEST(Options, ArePassedOnWithTheirValues) {
+  const std::vector<std::string> args = {"prog",  "--detach", "word",     "--master", "h:1",        "--name=a b",
+                                         "--own", "--mine=1", "--verify", "off",      "--detach=1", "--token-file"};
+  std::vector<std::string> passed, rest;
+  for (std::size_t i = 0; i < args.size(); ++i)
+    if (!PassOption(args, &i, &passed)) rest.push_back(args[i]);
+  EXPECT_EQ(passed,
+            (std::vector<std::string>{"--detach", "--master", "h:1", "--name=a b", "--verify", "off", "--detach=1", "--token-file"}))
+      << "a value that is missing is for Init() to miss";
+  EXPECT_EQ(rest, (std::vector<std::string>{"prog", "word", "--own", "--mine=1"}));
+}
+
 }  // namespace
 }  // namespace ropewalk::job

@@ -95,6 +95,29 @@ TEST(Slices, SavedByFourAndReadByAnyNumber) {
   }
 }
 
+// One rank's states lie in the checkpoint's own file, and would otherwise be in memory twice.
+TEST(Slices, AreHandedOverOnceWhereTheyLieAsTheyAreAskedFor) {
+  Random random(3);
+  const Tensor w = RandomTensor(random, Dtype::kF32, {6, 4});
+  Checkpoint checkpoint = About(1);
+  checkpoint.tensors["w"] = w;
+  testing::TempFolder folder;
+  LocalFileSystem files;
+  ASSERT_TRUE(SaveCheckpoint(files, folder.path(), checkpoint, {}).ok());
+  auto reader = Open(files, CheckpointPath(folder.path(), 1));
+  ASSERT_NE(reader, nullptr);
+  const Slice half{{0, 0}, {3, 4}};
+  auto part = reader->Take("w", Dtype::kF32, {6, 4}, half);
+  ASSERT_TRUE(part.ok()) << part.status().ToString();
+  EXPECT_EQ(part->bytes, reader->Read("w", Dtype::kF32, {6, 4}, half)->bytes) << "a part is a copy";
+  EXPECT_EQ(reader->Take("w", Dtype::kF32, {6}, WholeOf({6})).status().tag(), "CKPT03");
+  auto whole = reader->Take("w", Dtype::kF32, {6, 4}, WholeOf({6, 4}));
+  ASSERT_TRUE(whole.ok()) << whole.status().ToString();
+  EXPECT_EQ(whole->bytes, w.bytes);
+  EXPECT_EQ(reader->Take("w", Dtype::kF32, {6, 4}, WholeOf({6, 4})).status().code(), Code::kInternal);
+  EXPECT_EQ(reader->Read("w", Dtype::kF32, {6, 4}, half).status().code(), Code::kInternal);
+}
+
 // Length 6 over 4 ranks: 2, 2, 2 and nothing, which is not written.
 TEST(Slices, AnEmptyShardIsNoPiece) {
   Random random(2);

@@ -153,7 +153,9 @@ void Handle(int signal) {
   struct sigaction action = {};
   action.sa_handler = OnCrash;
   action.sa_flags = SA_ONSTACK;
+  // A crash of this handler is final: the kernel kills where such a signal is blocked.
   sigemptyset(&action.sa_mask);
+  for (int other : kSignals) sigaddset(&action.sa_mask, other);
   sigaction(signal, &action, nullptr);
 }
 

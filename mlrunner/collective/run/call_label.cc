@@ -9,24 +9,15 @@
 
 namespace ropewalk::collective {
 
-CallLabel LabelOf(const Header& header, std::int64_t count, std::string_view name, std::uint64_t sequence) {
+std::uint64_t PlanFingerprint(const Header& header) {
   const Request& request = header.request;
-  CallLabel label{.sequence = sequence,
-                  .count = count,
-                  .root = request.root,
-                  .collective = static_cast<std::uint8_t>(request.collective),
-                  .dtype = static_cast<std::uint8_t>(request.dtype),
-                  .op = static_cast<std::uint8_t>(request.op),
-                  .coded = static_cast<std::uint8_t>(!request.codecs.empty())};
-  name.copy(label.name, sizeof(label.name));  // a name may be of no memory
-  std::uint64_t hash = KeyHash64(name);
+  std::uint64_t hash = KeyHash64(header.algorithm);
   auto add = [&](std::uint64_t value) { hash = HashCombine(hash, value); };
-  add(label.collective | label.dtype << 8 | label.op << 16);
-  add(static_cast<std::uint64_t>(count));
+  add(static_cast<std::uint64_t>(request.collective) | static_cast<std::uint64_t>(request.dtype) << 8 |
+      static_cast<std::uint64_t>(request.op) << 16);
   add(static_cast<std::uint64_t>(request.root) << 32 | static_cast<std::uint32_t>(request.peer));
   add(static_cast<std::uint64_t>(request.segment_bytes));
   add(static_cast<std::uint64_t>(request.channels) << 32 | static_cast<std::uint32_t>(request.quorum) << 1 | request.deterministic);
-  add(KeyHash64(header.algorithm));
   for (const Codec& codec : request.codecs) {
     add(KeyHash64(codec.name));
     add(static_cast<std::uint64_t>(codec.bits) << 32 | static_cast<std::uint64_t>(codec.bucket_elements));
@@ -42,13 +33,32 @@ CallLabel LabelOf(const Header& header, std::int64_t count, std::string_view nam
     add(ranks->size());
     for (std::int32_t one : *ranks) add(static_cast<std::uint64_t>(one));
   }
+  return hash;
+}
+
+CallLabel LabelOf(const Header& header, std::int64_t count, std::string_view name, std::uint64_t sequence) {
+  return LabelOf(header, PlanFingerprint(header), count, name, sequence);
+}
+
+CallLabel LabelOf(const Header& header, std::uint64_t plan_fingerprint, std::int64_t count, std::string_view name, std::uint64_t sequence) {
+  const Request& request = header.request;
+  CallLabel label{.sequence = sequence,
+                  .count = count,
+                  .root = request.root,
+                  .collective = static_cast<std::uint8_t>(request.collective),
+                  .dtype = static_cast<std::uint8_t>(request.dtype),
+                  .op = static_cast<std::uint8_t>(request.op),
+                  .coded = static_cast<std::uint8_t>(!request.codecs.empty())};
+  name.copy(label.name, sizeof(label.name));  // a name may be of no memory
+  const std::uint64_t hash = HashCombine(HashCombine(plan_fingerprint, KeyHash64(name)), static_cast<std::uint64_t>(count));
   label.fingerprint = hash == 0 ? 1 : hash;
   return label;
 }
 
-CallLabel LabelOfWindow(const Header& header, std::int64_t count, std::string_view name, std::int32_t window) {
+CallLabel LabelOfWindow(const Header& header, std::uint64_t plan_fingerprint, std::int64_t count, std::string_view name,
+                        std::int32_t window) {
   const bool is_relaxed = std::any_of(header.buffers.begin(), header.buffers.end(), [](const Buffer& buffer) { return buffer.relaxed; });
-  CallLabel label = LabelOf(header, count, is_relaxed ? std::string_view() : name, is_relaxed ? kUncounted : 0);
+  CallLabel label = LabelOf(header, plan_fingerprint, count, is_relaxed ? std::string_view() : name, is_relaxed ? kUncounted : 0);
   name.copy(label.name, sizeof(label.name));  // a name may be of no memory
   label.fingerprint = HashCombine(label.fingerprint, static_cast<std::uint64_t>(window));
   if (label.fingerprint == 0) label.fingerprint = 1;

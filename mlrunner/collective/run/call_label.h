@@ -30,9 +30,13 @@ static_assert(sizeof(CallLabel) == 64 && std::is_trivially_copyable_v<CallLabel>
 // The fingerprint is over operation, type, count, operation of the sum, root, destination, codecs, algorithm, segments, mixing matrix,
 // neighbours, nodes, order of ranks and the whole name.
 CallLabel LabelOf(const Header& header, std::int64_t count, std::string_view name, std::uint64_t sequence);
+// The same, for who calls by one plan again and again: what of the fingerprint is the plan's, some of it as long as there are ranks, once.
+std::uint64_t PlanFingerprint(const Header& header);
+CallLabel LabelOf(const Header& header, std::uint64_t plan_fingerprint, std::int64_t count, std::string_view name, std::uint64_t sequence);
 // Of a call that uses this window: also over the window. If the window is relaxed the call is not counted, and its name, which is shown,
 // may be another one each time.
-CallLabel LabelOfWindow(const Header& header, std::int64_t count, std::string_view name, std::int32_t window);
+CallLabel LabelOfWindow(const Header& header, std::uint64_t plan_fingerprint, std::int64_t count, std::string_view name,
+                        std::int32_t window);
 
 // `allreduce "layer7" (call 12: sum of 4096 f32)`. The label may be a peer's: nothing in it is believed.
 std::string Describe(const CallLabel& label);

@@ -52,7 +52,9 @@ std::vector<Candidate> CandidatesFor(const Request& asked, const Ground& ground)
     for (std::int32_t channels = 1; channels <= channels_max; ++channels)
       for (const std::int64_t segment_bytes : segments) {
         Candidate candidate{.choice = {.algorithm = algorithm.name, .segment_bytes = segment_bytes, .channels = channels}};
-        auto plan = BuildPlan(algorithm, RequestOf(asked, candidate.choice, ground));
+        Request request = RequestOf(asked, candidate.choice, ground);
+        request.order = OrderOf(ground.orders, algorithm, request);
+        auto plan = BuildPlan(algorithm, request);
         if (!plan.ok() || !WhyNoPlainCall(*plan).empty() || plan->header.channel_count > Engine::kChannelsOfLane) continue;
         if (!plan->header.groups.empty() && !HasLevels(ground)) continue;
         const bool is_first = segment_bytes == segments[0];

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "mlrunner/collective/algorithms.h"
 #include "mlrunner/collective/link_model.h"
+#include "mlrunner/collective/link_order.h"
 #include "mlrunner/collective/plan.h"
 #include "mlrunner/collective/run/choose.h"
 
@@ -23,6 +24,7 @@ struct Ground {
   std::int64_t segment_bytes = 0;  // of its options; 0: by the wire
   std::span<const Algorithm> algorithms = Algorithms();
   Nodes nodes;
+  Orders orders;
 };
 
 struct Candidate {

@@ -72,14 +72,13 @@ Status Engine::Run(Instance* instance, CallLabel label) {
   call.instance = instance;
   call.label = label;
   std::unique_lock lock = Want();
+  if (call.label.sequence != kUncounted) call.label.sequence = called_++;
   if (failure_.ok()) {
-    if (call.label.sequence != kUncounted) call.label.sequence = called_++;
     blocking_next_ = &call;
     has_news_.store(true, std::memory_order_release);
     if (has_driver_) transport_->Ring();  // another caller's thread, which may sleep: it is to take this call, too
     Drive(&lock, call.is_done);
   } else {
-    if (call.label.sequence != kUncounted) call.label.sequence = called_++;
     call.status = At(call.label, failure_);
   }
   Leave(&lock);
@@ -211,8 +210,8 @@ void Engine::LookForStall(Watch* watch) {
   watch->looks_between = now_ms - std::exchange(watch->clock_ms, now_ms) > kSpinningMsMax ? 1 : kLooksBetweenClocks;
   const bool is_first = watch->looked_at_ms == 0;
   if (!is_first && now_ms - watch->looked_at_ms < kSpinningMsMax && watch->verdict.ok()) return;
-  const std::int64_t since_ms = is_first ? 0 : now_ms - watch->looked_at_ms;
-  watch->looked_at_ms = now_ms;
+  const std::int64_t since_ms = now_ms - std::exchange(watch->looked_at_ms, now_ms);
+  if (is_first) return;  // most calls wait no longer, and to ask what has moved takes a while
   const std::uint64_t moved = Moved();
   if (std::exchange(watch->moved, moved) != moved) {
     watch->waited_ms = watch->postponed_ms = watch->unasked_ms = 0;

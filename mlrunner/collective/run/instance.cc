@@ -64,6 +64,7 @@ std::int32_t SentBy(const Step& step, const Program& program) {
 
 Instance::Instance(const Header* header, const Program* program, Layout layout, Transport* transport, const Means& means)
     : header_(header),
+      plan_fingerprint_(PlanFingerprint(*header)),
       program_(program),
       layout_(std::move(layout)),
       transport_(transport),
@@ -459,7 +460,7 @@ Status Instance::Run() {
 }
 
 Status Instance::RunToTheEnd() {
-  Start(0, LabelOf(*header_, layout_.sizes().count, "", kUncounted));
+  Start(0, LabelOf(*header_, plan_fingerprint_, layout_.sizes().count, "", kUncounted));
   for (;;) {
     switch (Advance()) {
       case Outcome::kDone:
@@ -476,20 +477,6 @@ Status Instance::RunToTheEnd() {
         return status();
     }
   }
-}
-
-Dtype Instance::DtypeOf(std::int32_t buffer) const {
-  switch (header_->buffers[buffer].element) {
-    case Element::kPayload:
-      return header_->request.dtype;
-    case Element::kAccumulator:
-      return header_->accumulator;
-    case Element::kByte:
-      return Dtype::kU8;
-    case Element::kCount:
-      return Dtype::kI64;
-  }
-  return Dtype::kU8;
 }
 
 char* Instance::PlaceOf(const Interpreter& at, std::int32_t chunk) const {

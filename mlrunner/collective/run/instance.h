@@ -87,6 +87,7 @@ class Instance : private Machine {
   // Whether a library does some of its steps, of which nobody knows how long it stays in them.
   bool is_native() const { return is_native_; }
   const Header& header() const { return *header_; }
+  std::uint64_t plan_fingerprint() const { return plan_fingerprint_; }
   // The bytes of the vector it was bound to.
   std::int64_t count() const { return layout_.sizes().count; }
 
@@ -129,11 +130,12 @@ class Instance : private Machine {
   bool IsTaken(const Left& posted);
   bool IsFlushed();
   void Post(const Interpreter& at, const Step& step, std::int32_t chunk);
-  Dtype DtypeOf(std::int32_t buffer) const;
+  Dtype DtypeOf(std::int32_t buffer) const { return collective::DtypeOf(*header_, buffer); }
   char* PlaceOf(const Interpreter& at, std::int32_t chunk) const;
   std::size_t BytesOf(const Interpreter& at, std::int32_t chunk) const;
 
   const Header* header_;
+  const std::uint64_t plan_fingerprint_;
   const Program* program_;
   Layout layout_;
   Transport* transport_;

@@ -27,7 +27,7 @@ constexpr std::string_view kForm = "ropewalk-links-1";
 constexpr std::size_t kFileBytesMax = 1 << 20;
 
 Status Unwritten(const std::string& path, const char* what) {
-  return Status(Code::kUnavailable, "COLL33", "costs of messages are not kept: cannot " + std::string(what) + " " + EscapeForLog(path),
+  return Status(Code::kUnavailable, "COLL34", "costs of messages are not kept: cannot " + std::string(what) + " " + EscapeForLog(path),
                 std::strerror(errno), "name a folder that may be written to (costs_folder, $ROPEWALK_HOME)");
 }
 
@@ -49,37 +49,15 @@ Result<std::string> FromFirst(Communicator* ranks, std::string mine) {
   return mine;
 }
 
-// What each rank says, on all ranks.
-Result<std::vector<std::string>> OfAll(Communicator* ranks, std::string_view mine) {
-  const auto count = static_cast<std::size_t>(ranks->ranks());
-  auto longest = static_cast<std::int64_t>(mine.size());
-  RETURN_IF_ERROR(
-      ranks->AllReduce({.in = &longest, .out = &longest, .count = 1, .dtype = Dtype::kI64, .op = ReduceOp::kMax, .name = "costs"}));
-  std::vector<std::int64_t> lengths(count);
-  lengths[static_cast<std::size_t>(ranks->rank())] = static_cast<std::int64_t>(mine.size());
-  RETURN_IF_ERROR(ranks->AllReduce(
-      {.in = lengths.data(), .out = lengths.data(), .count = static_cast<std::int64_t>(count), .dtype = Dtype::kI64, .name = "costs"}));
-  std::string all(count * static_cast<std::size_t>(longest), '\0');
-  std::copy(mine.begin(), mine.end(),
-            all.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(ranks->rank()) * static_cast<std::size_t>(longest)));
-  // Zeroes but for a rank's own: the sum is what all say.
-  if (!all.empty())
-    RETURN_IF_ERROR(ranks->AllReduce(
-        {.in = all.data(), .out = all.data(), .count = static_cast<std::int64_t>(all.size()), .dtype = Dtype::kU8, .name = "costs"}));
-  std::vector<std::string> said;
-  for (std::size_t rank = 0; rank < count; ++rank)
-    said.push_back(all.substr(rank * static_cast<std::size_t>(longest), static_cast<std::size_t>(lengths[rank])));
-  return said;
-}
-
 }  // namespace
 
-std::string CostsKey(bool shares_memory, const std::vector<std::string>& machines) {
+std::string CostsKey(bool shares_memory, const std::vector<std::string>& machines, const Nodes& nodes) {
   std::string key;
   ByteWriter writer(&key);
   writer.Sized(kForm);
   writer.Sized(shares_memory ? "shared" : "tcp");
   for (const std::string& machine : machines) writer.Sized(machine);
+  for (std::int32_t node : nodes) writer.Fixed(node);
   return key;
 }
 
@@ -92,12 +70,12 @@ std::string CostsFile(const std::string& folder, std::string_view key) {
 Result<LinkModel> ReadCosts(const std::string& folder, std::string_view key) {
   const std::string path = CostsFile(folder, key);
   auto unread = [&](const std::string& why) {
-    return Status(Code::kDataLoss, "COLL32", EscapeForLog(path) + " holds no costs of messages", why, "remove it; they are measured again");
+    return Status(Code::kDataLoss, "COLL35", EscapeForLog(path) + " holds no costs of messages", why, "remove it; they are measured again");
   };
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file) {
     if (errno != ENOENT) return unread(std::strerror(errno));
-    return Status(Code::kNotFound, "COLL33", "there are no costs of messages in " + EscapeForLog(path),
+    return Status(Code::kNotFound, "COLL34", "there are no costs of messages in " + EscapeForLog(path),
                   "nothing was measured for these ranks", "measure (ChooseBy)");
   }
   struct stat info = {};
@@ -154,9 +132,9 @@ Status WriteCosts(const std::string& folder, std::string_view key, const LinkMod
   return status;
 }
 
-Result<Costs> CostsOf(Communicator* ranks, ChooseBy by, std::string_view machine, const std::string& folder) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> machines, OfAll(ranks, machine));
-  const std::string key = CostsKey(ranks->shares_memory(), machines), place = folder.empty() ? HomeFolder() + "/links" : folder;
+Result<Costs> CostsOf(Communicator* ranks, ChooseBy by, const std::vector<std::string>& machines, const std::string& folder) {
+  const std::string key = CostsKey(ranks->shares_memory(), machines, ranks->nodes()),
+                    place = folder.empty() ? HomeFolder() + "/links" : folder;
   const bool is_first = ranks->rank() == 0;
   std::string kept;
   if (is_first && by == ChooseBy::kKeptCosts)

@@ -20,16 +20,16 @@
 namespace ropewalk::collective {
 
 // A blocking call of all ranks, with nothing submitted under way: what rank 0 has on file, or what is measured now (Calibrate), and then
-// kept by rank 0. A file that cannot be written costs time, not the communicator: `not_kept` says why. `machine`: this rank's. `folder`:
+// kept by rank 0. A file that cannot be written costs time, not the communicator: `not_kept` says why. `machines`: of all ranks. `folder`:
 // rank 0's; empty: "links" in the home folder. Fails as Calibrate().
-Result<Costs> CostsOf(Communicator* ranks, ChooseBy by, std::string_view machine, const std::string& folder);
+Result<Costs> CostsOf(Communicator* ranks, ChooseBy by, const std::vector<std::string>& machines, const std::string& folder);
 
-// Of the machines of all ranks, in their order: another placement has other links.
-std::string CostsKey(bool shares_memory, const std::vector<std::string>& machines);
+// Of the machines and nodes of all ranks, in their order: another placement has other links.
+std::string CostsKey(bool shares_memory, const std::vector<std::string>& machines, const Nodes& nodes);
 std::string CostsFile(const std::string& folder, std::string_view key);
-// kNotFound (COLL33) when there is none; kDataLoss (COLL32) when it cannot be read, was damaged, or is another key's.
+// kNotFound (COLL34) when there is none; kDataLoss (COLL35) when it cannot be read, was damaged, or is another key's.
 Result<LinkModel> ReadCosts(const std::string& folder, std::string_view key);
-// Makes the folder, too. kUnavailable (COLL33).
+// Makes the folder, too. kUnavailable (COLL34).
 Status WriteCosts(const std::string& folder, std::string_view key, const LinkModel& model);
 
 }  // namespace ropewalk::collective

@@ -470,6 +470,7 @@ Result<Mesh> Met(const MeshListener& listener, const std::vector<std::string>& s
     secret += place.secret;
     machines[place.machine].push_back(rank);
     mesh.hosts.push_back(HostOf(place.machine, place.address));
+    mesh.machines.push_back(place.machine);
     wants_tcp = wants_tcp || place.wire == Wire::kTcp;
     wants_shared = wants_shared || place.wire == Wire::kShared;
     places.push_back(std::move(place));

@@ -24,14 +24,15 @@ namespace ropewalk::collective {
 struct Mesh {
   bool shares_memory = false;
   std::int32_t ranks_on_machine_max = 1;
-  Nodes nodes;                      // the machines
-  Hosts hosts;                      // by rank
-  std::string secret;               // what the ranks drew
-  std::uint64_t name = 0;           // of it, to tell the messages of one mesh from another's; it says nothing of the secret
-  std::vector<UniqueFd> links;      // by rank
-  std::vector<UniqueFd> data;       // TCP: [peer · channels + channel]
-  SharedMemory board;               // shared memory: of all
-  std::vector<SharedMemory> pools;  // shared memory: by rank
+  Nodes nodes;                        // the machines
+  Hosts hosts;                        // by rank
+  std::vector<std::string> machines;  // by rank
+  std::string secret;                 // what the ranks drew
+  std::uint64_t name = 0;             // of it, to tell the messages of one mesh from another's; it says nothing of the secret
+  std::vector<UniqueFd> links;        // by rank
+  std::vector<UniqueFd> data;         // TCP: [peer · channels + channel]
+  SharedMemory board;                 // shared memory: of all
+  std::vector<SharedMemory> pools;    // shared memory: by rank
 };
 
 // Thread safe: ends a ConnectMesh() that is under way, with this status.
