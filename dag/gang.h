@@ -3,7 +3,7 @@
 //
 //   Gang stage (data) ─▶ scheduler: n free slots or wait ─▶ one task a rank ─▶ GangProgram(GangContext&) on each
 //
-// Thread rule: a context belongs to the thread that its program runs on; OnLost's function is called from another.
+// Thread rule: any thread, one at a time in Exchange, and none when the program has returned; OnLost's function is called from another one.
 #pragma once
 
 #include <cstdint>

@@ -26,6 +26,7 @@
 #include "mlrunner/train/checkpoint_parts.h"
 #include "mlrunner/train/checkpoint_reader.h"
 #include "mlrunner/train/pace.h"
+#include "mlrunner/train/saver.h"
 #include "mlrunner/train/schedule.h"
 #include "mlrunner/train/step_graph.h"
 #include "storage/io_error.h"
@@ -145,9 +146,12 @@ class Rank {
     RETURN_IF_ERROR(Meet());
     // Where nothing is left to do nothing will be written: such a folder may be of others, and only read.
     if (!job_.checkpoint.folder.empty() && !IsOver()) RETURN_IF_ERROR(TryFolder());
+    MakeSaver();
     Status status = Connected();
     // The others must not wait for a rank that has given up.
     if (!status.ok() && ranks_ != nullptr) ranks_->Abort(status);
+    // A checkpoint that is being written is what the next forming begins at, whatever has ended this one.
+    if (!status.ok()) (void)Saved(Wait::kYes);
     RETURN_IF_ERROR(status);
     return gang_.rank() == 0 ? mlrunner::Encode(summary_) : std::string();
   }
@@ -206,6 +210,18 @@ class Rank {
     ASSIGN_OR_RETURN(writers_, WritersOf(kept_, graph_.mesh, gang_.ranks(), hooks_.spread_bytes));
     together_ = std::any_of(writers_.begin() + 1, writers_.end(), [](const auto& slices) { return !slices.empty(); });
     return {};
+  }
+
+  void MakeSaver() {
+    if (job_.checkpoint.folder.empty()) return;
+    Saver::Options options{.files = files_,
+                           .folder = job_.checkpoint.folder,
+                           .keep = job_.checkpoint.keep,
+                           .stands_on = saved_,
+                           .forming = gang_.epoch(),
+                           .rank = gang_.rank()};
+    if (together_) options.exchange = Exchanging();
+    saver_ = std::make_unique<Saver>(std::move(options));
   }
 
   Status TryFolder() {
@@ -410,6 +426,7 @@ class Rank {
     std::int64_t taken = 0;
     for (; !IsOver(); ++step_) {
       RETURN_IF_ERROR(Lost());
+      RETURN_IF_ERROR(Saved(Wait::kNo));
       SetLearningRate();
       RETURN_IF_ERROR(PrepareEpoch(&sampler));
       std::span<const std::int64_t> ids = sampler.Next(&position_, batch_);
@@ -462,7 +479,8 @@ class Rank {
     if (taken == 0) return {};
     // No loss of a next step tells what the last update has done.
     if (const std::string spoilt = Spoilt(); !spoilt.empty()) return NoNumber(step_ - 1, spoilt, "its loss was a number");
-    return saved_ == step_ ? Status() : Save(step_);
+    if (saved_ != step_) RETURN_IF_ERROR(Save(step_));
+    return Saved(Wait::kYes);
   }
 
   // Before the first step of an epoch, or what is left of one: tells the samples which of them this rank will ask for.
@@ -514,36 +532,35 @@ class Rank {
     return slices;
   }
 
-  // After `steps` steps. Where rank 0 holds all that is to be written it does so alone, into one file.
+  // Begins to save what is there after `steps` steps. Where rank 0 holds all that is to be written it does so alone, into one file.
   Status Save(std::int64_t steps) {
-    if (job_.checkpoint.folder.empty()) return {};
-    if (!together_ && gang_.rank() != 0) {
-      saved_ = steps;
-      return {};
-    }
-    Checkpoint checkpoint{.step = steps,
-                          .position = position_,
-                          .seed = job_.seed,
-                          .tensors = {},
-                          .vocabulary = data_.training->vocabulary_hash(),
-                          .data = training_hash_,
-                          .samples = samples_,
-                          .run = hooks_.run,
-                          .loss = summary_.loss};
-    const SaveOptions options{.keep = job_.checkpoint.keep, .stands_on = saved_, .forming = gang_.epoch()};
-    auto mine = WrittenHere(steps);
-    Result<SavedCheckpoint> result = SavedCheckpoint{};
-    if (together_) {
-      result = SaveTogether(*files_, job_.checkpoint.folder, checkpoint, std::move(mine), gang_.rank(), options, Exchanging());
-    } else {
-      RETURN_IF_ERROR(mine.status());
-      for (StateSlice& slice : *mine) checkpoint.tensors[slice.name] = std::move(slice.tensor);
-      if (checkpoint.tensors.empty()) return {};
-      result = SaveCheckpoint(*files_, job_.checkpoint.folder, checkpoint, options);
-    }
-    ASSIGN_OR_RETURN(const SavedCheckpoint saved, std::move(result));
+    if (saver_ == nullptr) return {};
+    RETURN_IF_ERROR(Saved(Wait::kYes));
     saved_ = steps;
+    if (!together_ && gang_.rank() != 0) return {};
+    auto mine = WrittenHere(steps);
+    const bool can = mine.ok();
+    if (!together_ && can && mine->empty()) return {};
+    saver_->Begin({.step = steps,
+                   .position = position_,
+                   .seed = job_.seed,
+                   .tensors = {},
+                   .vocabulary = data_.training->vocabulary_hash(),
+                   .data = training_hash_,
+                   .samples = samples_,
+                   .run = hooks_.run,
+                   .loss = summary_.loss},
+                  std::move(mine));
+    return can ? Status() : Saved(Wait::kYes);
+  }
+
+  enum class Wait : std::uint8_t { kNo, kYes };
+  // What became of the save that is under way, if it has ended.
+  Status Saved(Wait wait) {
+    if (saver_ == nullptr || !saver_->IsUnderWay() || (wait == Wait::kNo && !saver_->HasEnded())) return {};
+    ASSIGN_OR_RETURN(const Saver::Outcome outcome, saver_->Take());
     if (gang_.rank() != 0) return {};
+    const SavedCheckpoint& saved = outcome.saved;
     if (const std::size_t count = saved.aside.size(); count > 0) {
       const std::string newest = storage::QuotedPath(saved.aside[0]);
       Warn(count == 1
@@ -551,7 +568,7 @@ class Rank {
                : fmt::format("{} checkpoints that this training does not go on from were set aside, the newest as {}", count, newest));
     }
     if (!saved.left.ok()) Warn(fmt::format("{} ({})", saved.left.what(), saved.left.why()));
-    gang_.Reached(static_cast<std::uint64_t>(steps));
+    gang_.Reached(static_cast<std::uint64_t>(outcome.step));
     return {};
   }
 
@@ -614,7 +631,7 @@ class Rank {
   bool together_ = false;                           // other ranks than 0 write too
   std::int64_t step_ = 0, steps_in_all_ = 0;
   std::uint64_t training_hash_ = 0;
-  std::int64_t saved_ = -1;  // the step of the newest checkpoint that this training stands on; -1: none
+  std::int64_t saved_ = -1;  // the step of the newest checkpoint that this training stands on, or is writing; -1: none
   SamplePosition position_;
   std::int64_t prepared_ = -1;  // the epoch whose samples this rank has asked for
   double rate_ = -1;
@@ -622,6 +639,7 @@ class Rank {
   std::shared_ptr<Gpu> gpu_;                // null: the CPU computes
   std::unique_ptr<Executable> executable_;  // it uses the ranks' memory, and goes first
   TrainSummary summary_;
+  std::unique_ptr<Saver> saver_;  // null: no checkpoints
   bool watches_ = false;
   std::mutex mutex_;  // of what follows
   Status lost_;
