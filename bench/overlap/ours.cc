@@ -161,20 +161,19 @@ class Watched final : public collective::Communicator {
 // Rows of zeros with the label 0.
 class Zeros final : public Samples {
  public:
-  Zeros(std::int64_t count, std::int64_t width) : count_(count), width_(width) {}
+  Zeros(std::int64_t count, std::int64_t width)
+      : count_(count), width_(width), fields_{{"features", Dtype::kF32, {width}}, {"label", Dtype::kI32, {}, width}} {}
   std::int64_t count() const override { return count_; }
-  std::vector<std::int64_t> input_dims() const override { return {width_}; }
-  std::vector<std::int64_t> label_dims() const override { return {}; }
-  std::int64_t classes() const override { return width_; }
-  bool inputs_are_ids() const override { return false; }
-  void Inputs(std::span<const std::int64_t> ids, Dtype dtype, void* rows) const override {
-    std::memset(rows, 0, ids.size() * static_cast<std::size_t>(width_) * SizeOf(dtype));
+  const std::vector<Field>& fields() const override { return fields_; }
+  void Fill(const FillCall& call) const override {
+    const std::size_t each = call.field == 1 ? 1 : static_cast<std::size_t>(width_);
+    std::memset(call.rows, 0, call.ids.size() * each * SizeOf(call.dtype));
   }
-  void Labels(std::span<const std::int64_t> ids, std::int32_t* rows) const override { std::fill_n(rows, ids.size(), 0); }
   std::uint64_t content_hash() const override { return static_cast<std::uint64_t>(width_); }
 
  private:
   std::int64_t count_, width_;
+  std::vector<Field> fields_;
 };
 
 // What a rank gives for every weight's gradient in a step.

@@ -81,26 +81,27 @@ class Drawn : public Samples {
       : gpt_(s.gpt),
         batch_(s.Number("batch")),
         width_(s.Number(gpt_ ? "length" : "features")),
-        classes_(s.Number(gpt_ ? "vocabulary" : "classes")) {}
-  std::int64_t count() const override { return batch_ * kBatches; }
-  std::vector<std::int64_t> input_dims() const override { return {width_}; }
-  std::vector<std::int64_t> label_dims() const override { return gpt_ ? std::vector<std::int64_t>{width_} : std::vector<std::int64_t>{}; }
-  std::int64_t classes() const override { return classes_; }
-  bool inputs_are_ids() const override { return gpt_; }
-  void Inputs(std::span<const std::int64_t> ids, Dtype, void* rows) const override {
-    std::size_t at = 0;
-    for (std::int64_t id : ids)
-      for (std::int64_t k = 0; k < width_; ++k, ++at) {
-        if (gpt_) static_cast<std::int32_t*>(rows)[at] = Symbol(id, k);
-        // Uniform, of variance 1.
-        else
-          static_cast<float*>(rows)[at] = (static_cast<float>(Draw(id, k) >> 40) * 0x1p-24f * 2 - 1) * 1.7320508f;
-      }
+        classes_(s.Number(gpt_ ? "vocabulary" : "classes")) {
+    if (gpt_) {
+      fields_ = {{"tokens", Dtype::kI32, {width_}, classes_}, {"next", Dtype::kI32, {width_}, classes_}};
+    } else {
+      fields_ = {{"features", Dtype::kF32, {width_}}, {"label", Dtype::kI32, {}, classes_}};
+    }
   }
-  void Labels(std::span<const std::int64_t> ids, std::int32_t* rows) const override {
-    for (std::int64_t id : ids) {
-      if (!gpt_) *rows++ = static_cast<std::int32_t>(Draw(id, -1) % static_cast<std::uint64_t>(classes_));
-      for (std::int64_t k = 0; gpt_ && k < width_; ++k) *rows++ = Symbol(id, k + 1);
+  std::int64_t count() const override { return batch_ * kBatches; }
+  const std::vector<Field>& fields() const override { return fields_; }
+  void Fill(const FillCall& call) const override {
+    std::size_t at = 0;
+    if (call.field == 0 && !gpt_) {
+      for (std::int64_t id : call.ids)
+        for (std::int64_t k = 0; k < width_; ++k)  // uniform, of variance 1
+          static_cast<float*>(call.rows)[at++] = (static_cast<float>(Draw(id, k) >> 40) * 0x1p-24f * 2 - 1) * 1.7320508f;
+      return;
+    }
+    auto* row = static_cast<std::int32_t*>(call.rows);
+    for (std::int64_t id : call.ids) {
+      if (!gpt_) *row++ = static_cast<std::int32_t>(Draw(id, -1) % static_cast<std::uint64_t>(classes_));
+      for (std::int64_t k = 0; gpt_ && k < width_; ++k) *row++ = Symbol(id, k + static_cast<std::int64_t>(call.field));
     }
   }
   std::uint64_t content_hash() const override { return kSeed; }
@@ -114,12 +115,13 @@ class Drawn : public Samples {
   }
   bool gpt_;
   std::int64_t batch_, width_, classes_;
+  std::vector<Field> fields_;
 };
 
 TrainJob JobOf(const Setup& s) {
   TrainJob job;
   if (s.gpt) {
-    job.model = {.kind = ModelSpec::Kind::kGpt,
+    job.model = {.kind = "gpt",
                  .hidden = {},
                  .layers = s.Number("layers"),
                  .width = s.Number("width"),
@@ -148,12 +150,11 @@ Batch Make(const Drawn& samples, std::int64_t number, std::int64_t batch, Share 
     t.bytes.resize(static_cast<std::size_t>(NumElements(t.dims)) * SizeOf(dtype));
     return t;
   };
-  Batch b{tensor(samples.inputs_are_ids() ? Dtype::kI32 : Dtype::kF32, samples.input_dims()), tensor(Dtype::kI32, samples.label_dims()),
-          tensor(Dtype::kF32, {})};
-  samples.Inputs(ids, b.inputs.dtype, b.inputs.bytes.data());
-  samples.Labels(ids, reinterpret_cast<std::int32_t*>(b.labels.bytes.data()));
-  std::fill_n(reinterpret_cast<float*>(b.weights.bytes.data()), share.count,
-              1 / static_cast<float>(batch * NumElements(samples.label_dims())));
+  const std::vector<Field>& fields = samples.fields();
+  Batch b{tensor(fields[0].dtype, fields[0].dims), tensor(fields[1].dtype, fields[1].dims), tensor(Dtype::kF32, {})};
+  samples.Fill({.field = 0, .ids = ids, .dtype = b.inputs.dtype, .rows = b.inputs.bytes.data()});
+  samples.Fill({.field = 1, .ids = ids, .dtype = b.labels.dtype, .rows = b.labels.bytes.data()});
+  std::fill_n(reinterpret_cast<float*>(b.weights.bytes.data()), share.count, 1 / static_cast<float>(batch * NumElements(fields[1].dims)));
   return b;
 }
 

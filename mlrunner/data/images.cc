@@ -22,23 +22,23 @@ constexpr double kMean = .2860, kDeviation = .3530;
 class Images final : public Samples {
  public:
   Images(IdxBytes images, IdxBytes labels, std::int64_t classes, double mean, double deviation)
-      : pixels_(images.dims[1] * images.dims[2]), images_(std::move(images)), labels_(std::move(labels)), classes_(classes) {
+      : pixels_(images.dims[1] * images.dims[2]),
+        fields_{{"image", Dtype::kF32, {1, images.dims[1], images.dims[2]}}, {"label", Dtype::kI32, {}, classes}},
+        images_(std::move(images)),
+        labels_(std::move(labels)) {
     for (std::size_t value = 0; value < 256; ++value) scaled_[value] = (static_cast<double>(value) / 255 - mean) / deviation;
   }
   std::int64_t count() const override { return images_.dims[0]; }
-  std::vector<std::int64_t> input_dims() const override { return {pixels_}; }
-  std::vector<std::int64_t> label_dims() const override { return {}; }
-  std::int64_t classes() const override { return classes_; }
-  bool inputs_are_ids() const override { return false; }
-  void Inputs(std::span<const std::int64_t> ids, Dtype dtype, void* rows) const override {
-    if (dtype == Dtype::kF64) {
-      Scale(ids, static_cast<double*>(rows));
+  const std::vector<Field>& fields() const override { return fields_; }
+  void Fill(const FillCall& call) const override {
+    if (call.field == 1) {
+      auto* label = static_cast<std::int32_t*>(call.rows);
+      for (std::int64_t id : call.ids) *label++ = static_cast<std::uint8_t>(labels_.bytes[static_cast<std::size_t>(id)]);
+    } else if (call.dtype == Dtype::kF64) {
+      Scale(call.ids, static_cast<double*>(call.rows));
     } else {
-      Scale(ids, static_cast<float*>(rows));
+      Scale(call.ids, static_cast<float*>(call.rows));
     }
-  }
-  void Labels(std::span<const std::int64_t> ids, std::int32_t* rows) const override {
-    for (std::int64_t id : ids) *rows++ = static_cast<std::uint8_t>(labels_.bytes[static_cast<std::size_t>(id)]);
   }
   std::uint64_t content_hash() const override { return HashCombine(Checksum64(images_.bytes), Checksum64(labels_.bytes)); }
 
@@ -52,8 +52,8 @@ class Images final : public Samples {
   }
 
   std::int64_t pixels_;
+  std::vector<Field> fields_;
   IdxBytes images_, labels_;
-  std::int64_t classes_;
   std::array<double, 256> scaled_;
 };
 
@@ -104,7 +104,7 @@ Result<DataSet> LoadFashionMnist(const std::string& folder) {
   DataSet data;
   ASSIGN_OR_RETURN(data.training, LoadPair(folder, "train"));
   ASSIGN_OR_RETURN(data.held_out, LoadPair(folder, "t10k"));
-  if (data.training->input_dims() != data.held_out->input_dims())
+  if (data.training->fields() != data.held_out->fields())
     return Status(Code::kUserError, "DATA01", "the images in " + QuotedPath(folder) + " differ in size",
                   "a model takes training and test images of one size", "name one data set's folder");
   return data;

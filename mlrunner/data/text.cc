@@ -18,30 +18,30 @@ constexpr std::size_t kBytesMax = std::size_t{4} << 30;
 class Stretches final : public Samples {
  public:
   Stretches(std::string ids, std::int64_t length, const std::string& symbols)
-      : ids_(std::move(ids)), length_(length), vocabulary_(static_cast<std::int64_t>(symbols.size())), symbols_hash_(Checksum64(symbols)) {}
+      : ids_(std::move(ids)), length_(length), symbols_hash_(Checksum64(symbols)) {
+    const auto vocabulary = static_cast<std::int64_t>(symbols.size());
+    fields_ = {{"tokens", Dtype::kI32, {length}, vocabulary}, {"next", Dtype::kI32, {length}, vocabulary}};
+  }
   // The last character has no next one.
   std::int64_t count() const override { return (static_cast<std::int64_t>(ids_.size()) - 1) / length_; }
-  std::vector<std::int64_t> input_dims() const override { return {length_}; }
-  std::vector<std::int64_t> label_dims() const override { return {length_}; }
-  std::int64_t classes() const override { return vocabulary_; }
-  bool inputs_are_ids() const override { return true; }
-  void Inputs(std::span<const std::int64_t> samples, Dtype, void* rows) const override {
-    Copy(samples, 0, static_cast<std::int32_t*>(rows));
-  }
-  void Labels(std::span<const std::int64_t> samples, std::int32_t* rows) const override { Copy(samples, 1, rows); }
-  std::uint64_t content_hash() const override { return HashCombine(Checksum64(ids_), symbols_hash_); }
-  std::uint64_t vocabulary_hash() const override { return symbols_hash_; }
-
- private:
-  void Copy(std::span<const std::int64_t> samples, std::int64_t shift, std::int32_t* row) const {
-    for (std::int64_t sample : samples) {
+  const std::vector<Field>& fields() const override { return fields_; }
+  // The label of a place is the character behind it.
+  void Fill(const FillCall& call) const override {
+    const auto shift = static_cast<std::int64_t>(call.field);
+    auto* row = static_cast<std::int32_t*>(call.rows);
+    for (std::int64_t sample : call.ids) {
       for (std::int64_t i = 0; i < length_; ++i)
         *row++ = static_cast<std::uint8_t>(ids_[static_cast<std::size_t>(sample * length_ + i + shift)]);
     }
   }
+  std::string_view labels_are() const override { return "characters"; }
+  std::uint64_t content_hash() const override { return HashCombine(Checksum64(ids_), symbols_hash_); }
+  std::uint64_t vocabulary_hash() const override { return symbols_hash_; }
 
+ private:
   std::string ids_;  // one byte each: there are 256 bytes at most
-  std::int64_t length_, vocabulary_;
+  std::int64_t length_;
+  std::vector<Field> fields_;
   std::uint64_t symbols_hash_;
 };
 

@@ -80,7 +80,7 @@ Result<TrainArguments> ParseTrainArguments(const std::vector<std::string>& args,
   }
   for (const Setting& setting : settings) RETURN_IF_ERROR(ApplySetting(&config, setting.text, setting.origin));
   DropOverruled(&config);
-  for (const char* key : {"data.path", "checkpoint.folder"}) RETURN_IF_ERROR(MakeAbsolute(&config, key, folder));
+  for (const std::string& key : PathKeys()) RETURN_IF_ERROR(MakeAbsolute(&config, key, folder));
   ASSIGN_OR_RETURN(arguments.job, ReadTrainJob(config));
   for (std::string& setting : AsSettings(config)) arguments.argv.push_back("--set=" + setting);
   // An empty list says that there is a job, of defaults only.

@@ -1,7 +1,7 @@
 #include "mlrunner/train/job.h"
 
 #include <algorithm>
-#include <limits>
+#include <map>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -9,7 +9,8 @@
 #include <fmt/format.h>
 
 #include "base/escape.h"
-#include "mlrunner/data/images.h"
+#include "mlrunner/train/family.h"
+#include "mlrunner/train/spec_members.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -40,20 +41,34 @@ constexpr Choice<ChooseBy> kChooseBy[] = {
 
 // Keys that mean something only where another one has one of these values.
 struct Belongs {
-  const char* chooser;
+  std::string chooser;
   std::vector<std::string> values;
-  std::vector<const char*> keys;
+  std::vector<std::string> keys;
 };
+
+// Each key of the families of a section, with all that have it.
+template <class Family>
+void AddFamilies(const std::string& section, const std::vector<const Family*>& families, std::vector<Belongs>* all) {
+  std::map<std::string, std::vector<std::string>> by_key;
+  for (const Family* family : families)
+    for (const FamilyKey& key : family->keys) by_key[section + "." + key.name].push_back(family->name);
+  for (auto& [key, names] : by_key) all->push_back({section + ".kind", std::move(names), {key}});
+}
+
 const std::vector<Belongs>& KeysOfChoices() {
-  static const std::vector<Belongs> all = {
-      {"model.kind", {"mlp"}, {"model.hidden"}},
-      {"model.kind", {"gpt"}, {"model.layers", "model.width", "model.heads", "model.length", "model.tied"}},
-      {"data.kind", {"text"}, {"data.held_out"}},
-      {"optimizer.schedule", {"linear", "cosine"}, {"optimizer.decay_steps", "optimizer.final_fraction"}},
-      {"optimizer.schedule", {"step"}, {"optimizer.step_every", "optimizer.step_factor"}},
-      {"optimizer.kind", {"sgd"}, {"optimizer.momentum"}},
-      {"optimizer.kind", {"adamw"}, {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"}},
-  };
+  static const std::vector<Belongs> all = [] {
+    std::vector<Belongs> choices;
+    AddFamilies("model", ModelFamilies(), &choices);
+    AddFamilies("data", DataFamilies(), &choices);
+    const std::vector<Belongs> others = {
+        {"optimizer.schedule", {"linear", "cosine"}, {"optimizer.decay_steps", "optimizer.final_fraction"}},
+        {"optimizer.schedule", {"step"}, {"optimizer.step_every", "optimizer.step_factor"}},
+        {"optimizer.kind", {"sgd"}, {"optimizer.momentum"}},
+        {"optimizer.kind", {"adamw"}, {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"}},
+    };
+    choices.insert(choices.end(), others.begin(), others.end());
+    return choices;
+  }();
   return all;
 }
 bool IsMeant(const Config& config, const Belongs& some) {
@@ -64,7 +79,7 @@ bool IsMeant(const Config& config, const Belongs& some) {
 Status Fits(const Config& config, std::string_view chooser) {
   for (const Belongs& some : KeysOfChoices()) {
     if (some.chooser != chooser || IsMeant(config, some)) continue;
-    for (const char* key : some.keys) {
+    for (const std::string& key : some.keys) {
       if (config.IsSet(key))
         return Status(Code::kInvalid, "SPEC02",
                       fmt::format("{}: {} means nothing where {} is \"{}\"", config.Origin(key), key, chooser, config.Text(chooser)),
@@ -95,39 +110,38 @@ Status Within(const Config& config, const std::string& key, double low, double b
   return {};
 }
 
-constexpr std::int64_t kWidthMax = 1 << 20, kCountMax = std::int64_t{1} << 40;
+constexpr std::int64_t kCountMax = std::int64_t{1} << 40;
 
-Status ReadModel(const Config& config, ModelSpec* model) {
-  RETURN_IF_ERROR(Choose(config, "model.kind", {{"mlp", ModelSpec::Kind::kMlp}, {"gpt", ModelSpec::Kind::kGpt}}, &model->kind));
-  RETURN_IF_ERROR(Fits(config, "model.kind"));
-  model->hidden = config.Numbers("model.hidden");
-  for (std::int64_t width : model->hidden) {
-    if (width < 1 || width > kWidthMax) return Bad(config, "model.hidden", fmt::format("each width lies in [1, {}]", kWidthMax));
+// The one that config names.
+template <class Family>
+Result<const Family*> ChooseFamily(const Config& config, const std::string& chooser, const std::vector<const Family*>& families) {
+  std::vector<std::string> names;
+  for (const Family* family : families) {
+    if (config.Text(chooser) == family->name) return family;
+    names.push_back(family->name);
   }
-  RETURN_IF_ERROR(Within(config, "model.layers", 1, 1000, &model->layers));
-  RETURN_IF_ERROR(Within(config, "model.width", 1, kWidthMax, &model->width));
-  RETURN_IF_ERROR(Within(config, "model.heads", 1, 1024, &model->heads));
-  RETURN_IF_ERROR(Within(config, "model.length", 1, 1 << 16, &model->length));
-  model->tied = config.Switch("model.tied");
-  if (model->width % model->heads != 0)
-    return Bad(config, "model.heads", fmt::format("{} heads do not divide a width of {}", model->heads, model->width));
-  return {};
+  return Bad(config, chooser, fmt::format("it takes one of: {}", fmt::join(names, ", ")));
 }
 
-Status ReadData(const Config& config, const ModelSpec& model, DataSpec* data) {
-  RETURN_IF_ERROR(
-      Choose(config, "data.kind", {{"fashion-mnist", DataSpec::Kind::kFashionMnist}, {"text", DataSpec::Kind::kText}}, &data->kind));
-  RETURN_IF_ERROR(Fits(config, "data.kind"));
-  const bool text = data->kind == DataSpec::Kind::kText;
-  if (text != (model.kind == ModelSpec::Kind::kGpt))
-    return Bad(config, "data.kind", fmt::format("a model of kind \"{}\" does not learn from it", config.Text("model.kind")),
-               "gpt goes with text, mlp with fashion-mnist");
+// Kind, values of the family's keys, and whether they fit together.
+template <class Family, class Spec>
+Result<const Family*> ReadFamily(const Config& config, const std::string& section, const std::vector<const Family*>& families, Spec* spec) {
+  const std::string chooser = section + ".kind";
+  ASSIGN_OR_RETURN(const Family* family, ChooseFamily(config, chooser, families));
+  RETURN_IF_ERROR(Fits(config, chooser));
+  ASSIGN_OR_RETURN(const KeyValues values, KeyValues::Read(config, section, family->keys));
+  if (family->check != nullptr) RETURN_IF_ERROR(family->check(values));
+  spec->kind = family->name;
+  SetTexts(values.All(), spec);
+  return family;
+}
+
+Status ReadData(const Config& config, const ModelFamily& model, DataSpec* data) {
+  ASSIGN_OR_RETURN(const DataFamily* family, ReadFamily(config, "data", DataFamilies(), data));
+  if (const Status fits = KindFor(model, *family).status(); !fits.ok()) return Bad(config, "data.kind", fits.why(), fits.fix());
   data->path = config.Text("data.path");
-  if (data->path.empty()) {
-    if (text) return Bad(config, "data.path", "which text?", "data.path = \"FILE\"");
-    data->path = kFashionMnistFolder;
-  }
-  RETURN_IF_ERROR(Within(config, "data.held_out", 0, 1, &data->held_out));
+  if (data->path.empty()) data->path = family->default_path;
+  if (data->path.empty()) return Bad(config, "data.path", "which " + family->path_is + "?", "data.path = \"...\"");
   return Within(config, "data.samples_max", 0, kCountMax, &data->samples_max);
 }
 
@@ -174,22 +188,77 @@ Status ReadCheckpoint(const Config& config, CheckpointSpec* checkpoint) {
   return {};
 }
 
+// "mlp or gpt"
+template <class Family>
+std::string NamesOf(const std::vector<const Family*>& families) {
+  std::string names;
+  for (std::size_t i = 0; i < families.size(); ++i) names += (i == 0 ? "" : i + 1 == families.size() ? " or " : ", ") + families[i]->name;
+  return names;
+}
+
+// Keys of all families, each once: what several have is explained by all of them, and begins as the first one's.
+template <class Family>
+void AddKeys(const std::string& section, const std::vector<const Family*>& families, std::vector<ConfigKey>* keys) {
+  for (const Family* family : families) {
+    for (const FamilyKey& key : family->keys) {
+      const std::string name = section + "." + key.name;
+      const auto known = std::find_if(keys->begin(), keys->end(), [&](const ConfigKey& other) { return other.name == name; });
+      if (known == keys->end()) {
+        keys->push_back({name, key.type, key.fallback, family->name + ": " + key.help});
+      } else {
+        const bool begins_alike = known->fallback == key.fallback;
+        known->help += fmt::format("; {}: {}{}", family->name, key.help, begins_alike ? "" : " (" + key.fallback + ")");
+      }
+    }
+  }
+}
+
+Result<TrainJob> ReadJob(const Config& config, bool on_dataset) {
+  TrainJob job;
+  ASSIGN_OR_RETURN(const ModelFamily* model, ReadFamily(config, "model", ModelFamilies(), &job.model));
+  if (!on_dataset) RETURN_IF_ERROR(ReadData(config, *model, &job.data));
+  RETURN_IF_ERROR(ReadOptimizer(config, &job.optimizer));
+  RETURN_IF_ERROR(ReadCheckpoint(config, &job.checkpoint));
+  RETURN_IF_ERROR(Within(config, "train.ranks", 1, 256, &job.ranks));
+  RETURN_IF_ERROR(Within(config, "train.batch", 1, 1 << 30, &job.batch));
+  RETURN_IF_ERROR(Within(config, "train.micro_batches", 1, 1 << 16, &job.micro_batches));
+  if (std::int64_t parts = std::int64_t{job.micro_batches} * job.ranks; job.micro_batches > 1 && parts > job.batch)
+    return Bad(config, "train.micro_batches",
+               fmt::format("a batch of {} cannot be cut into {} parts for {} ranks", job.batch, parts, job.ranks),
+               "a larger train.batch, or fewer parts");
+  RETURN_IF_ERROR(Within(config, "train.epochs", 0, kCountMax, &job.epochs));
+  RETURN_IF_ERROR(Within(config, "train.steps", 0, kCountMax, &job.steps));
+  if (job.epochs > 0 && job.steps > 0) return Bad(config, "train.steps", "train.epochs is given too", "take one of them out");
+  if (job.epochs == 0 && job.steps == 0) job.epochs = 1;
+  job.seed = config.Number("train.seed");
+  RETURN_IF_ERROR(Choose(config, "train.dtype", {{"f32", Dtype::kF32}, {"f64", Dtype::kF64}}, &job.dtype));
+  RETURN_IF_ERROR(Choose(config, "train.device", {{"cpu", false}, {"gpu", true}}, &job.gpu));
+  job.deterministic = config.Switch("train.deterministic");
+  std::int64_t bucket_bytes = 0;
+  RETURN_IF_ERROR(Within(config, "train.bucket_bytes", 1, std::int64_t{1} << 40, &bucket_bytes));
+  job.bucket_bytes = static_cast<std::size_t>(bucket_bytes);
+  RETURN_IF_ERROR(Within(config, "train.threads", 0, 1024, &job.threads));
+  RETURN_IF_ERROR(Within(config, "train.evaluate_batch", 0, 1 << 30, &job.evaluate_batch));
+  RETURN_IF_ERROR(Within(config, "train.timeout", 0, kCountMax / 1000, &job.timeout));
+  RETURN_IF_ERROR(Choose(config, "train.choose_by", kChooseBy, &job.choose_by));
+  return job;
+}
+
 }  // namespace
 
 std::vector<ConfigKey> TrainKeys() {
   using enum ConfigType;
-  return {
-      {"model.kind", kText, "mlp", "mlp or gpt"},
-      {"model.hidden", kNumbers, "512, 512", "mlp: widths of the hidden layers"},
-      {"model.layers", kNumber, "4", "gpt: blocks"},
-      {"model.width", kNumber, "256", "gpt: numbers that stand for a character"},
-      {"model.heads", kNumber, "4", "gpt: of attention; they divide the width"},
-      {"model.length", kNumber, "128", "gpt: characters of a sample"},
-      {"model.tied", kSwitch, "false", "gpt: the last map is the table of characters"},
-      {"data.kind", kText, "fashion-mnist", "fashion-mnist or text"},
-      {"data.path", kText, "", "folder of IDX files (else Debian's dataset-fashion-mnist); text: the file"},
-      {"data.held_out", kDecimal, "0.1", "text: the last part of it is not trained on"},
-      {"data.samples_max", kNumber, "0", "use the first so many training samples; 0: all"},
+  std::vector<ConfigKey> keys = {{"model.kind", kText, "mlp", NamesOf(ModelFamilies())}};
+  AddKeys("model", ModelFamilies(), &keys);
+  keys.push_back({"data.kind", kText, "fashion-mnist", NamesOf(DataFamilies())});
+  std::string paths;
+  for (const DataFamily* family : DataFamilies())
+    paths += (paths.empty() ? "" : "; ") + family->name + ": " + family->path_is +
+             (family->default_path.empty() ? "" : " (else " + family->default_path + ")");
+  keys.push_back({"data.path", kText, "", paths});
+  AddKeys("data", DataFamilies(), &keys);
+  keys.push_back({"data.samples_max", kNumber, "0", "use the first so many training samples; 0: all"});
+  const std::vector<ConfigKey> others = {
       {"train.ranks", kNumber, "1", "processes that train together"},
       {"train.batch", kNumber, "128", "samples of a step, of all ranks together"},
       {"train.micro_batches", kNumber, "1", "parts of a rank's share of a batch, one after another"},
@@ -223,15 +292,30 @@ std::vector<ConfigKey> TrainKeys() {
       {"checkpoint.keep", kNumber, "3", "the newest so many are kept"},
       {"checkpoint.resume", kSwitch, "true", "begin at the newest one that is there"},
   };
+  keys.insert(keys.end(), others.begin(), others.end());
+  return keys;
+}
+
+std::vector<std::string> PathKeys() {
+  std::vector<std::string> keys = {"data.path", "checkpoint.folder"};
+  const auto add = [&](const std::string& section, const auto& families) {
+    for (const auto* family : families)
+      for (const FamilyKey& key : family->keys)
+        if (key.is_path && std::find(keys.begin(), keys.end(), section + "." + key.name) == keys.end())
+          keys.push_back(section + "." + key.name);
+  };
+  add("model", ModelFamilies());
+  add("data", DataFamilies());
+  return keys;
 }
 
 void DropOverruled(Config* config) {
-  const auto drop_below = [&](const char* winner, const char* key) {
+  const auto drop_below = [&](const std::string& winner, const std::string& key) {
     if (config->Layer(key) < config->Layer(winner)) config->Unset(key);
   };
   for (const Belongs& some : KeysOfChoices()) {
     if (IsMeant(*config, some)) continue;
-    for (const char* key : some.keys) drop_below(some.chooser, key);
+    for (const std::string& key : some.keys) drop_below(some.chooser, key);
   }
   if (config->Text("checkpoint.folder").empty())
     for (const char* key : kKeysOfCheckpoints) drop_below("checkpoint.folder", key);
@@ -239,36 +323,8 @@ void DropOverruled(Config* config) {
   if (config->Number("train.epochs") > 0) drop_below("train.epochs", "train.steps");
 }
 
-Result<TrainJob> ReadTrainJob(const Config& config) {
-  TrainJob job;
-  RETURN_IF_ERROR(ReadModel(config, &job.model));
-  RETURN_IF_ERROR(ReadData(config, job.model, &job.data));
-  RETURN_IF_ERROR(ReadOptimizer(config, &job.optimizer));
-  RETURN_IF_ERROR(ReadCheckpoint(config, &job.checkpoint));
-  RETURN_IF_ERROR(Within(config, "train.ranks", 1, 256, &job.ranks));
-  RETURN_IF_ERROR(Within(config, "train.batch", 1, 1 << 30, &job.batch));
-  RETURN_IF_ERROR(Within(config, "train.micro_batches", 1, 1 << 16, &job.micro_batches));
-  if (std::int64_t parts = std::int64_t{job.micro_batches} * job.ranks; job.micro_batches > 1 && parts > job.batch)
-    return Bad(config, "train.micro_batches",
-               fmt::format("a batch of {} cannot be cut into {} parts for {} ranks", job.batch, parts, job.ranks),
-               "a larger train.batch, or fewer parts");
-  RETURN_IF_ERROR(Within(config, "train.epochs", 0, kCountMax, &job.epochs));
-  RETURN_IF_ERROR(Within(config, "train.steps", 0, kCountMax, &job.steps));
-  if (job.epochs > 0 && job.steps > 0) return Bad(config, "train.steps", "train.epochs is given too", "take one of them out");
-  if (job.epochs == 0 && job.steps == 0) job.epochs = 1;
-  job.seed = config.Number("train.seed");
-  RETURN_IF_ERROR(Choose(config, "train.dtype", {{"f32", Dtype::kF32}, {"f64", Dtype::kF64}}, &job.dtype));
-  RETURN_IF_ERROR(Choose(config, "train.device", {{"cpu", false}, {"gpu", true}}, &job.gpu));
-  job.deterministic = config.Switch("train.deterministic");
-  std::int64_t bucket_bytes = 0;
-  RETURN_IF_ERROR(Within(config, "train.bucket_bytes", 1, std::int64_t{1} << 40, &bucket_bytes));
-  job.bucket_bytes = static_cast<std::size_t>(bucket_bytes);
-  RETURN_IF_ERROR(Within(config, "train.threads", 0, 1024, &job.threads));
-  RETURN_IF_ERROR(Within(config, "train.evaluate_batch", 0, 1 << 30, &job.evaluate_batch));
-  RETURN_IF_ERROR(Within(config, "train.timeout", 0, kCountMax / 1000, &job.timeout));
-  RETURN_IF_ERROR(Choose(config, "train.choose_by", kChooseBy, &job.choose_by));
-  return job;
-}
+Result<TrainJob> ReadTrainJob(const Config& config) { return ReadJob(config, false); }
+Result<TrainJob> ReadTrainJobOnDataset(const Config& config) { return ReadJob(config, true); }
 
 std::vector<std::string> AsSettings(const Config& config) {
   std::vector<std::string> settings;
@@ -279,21 +335,22 @@ std::vector<std::string> AsSettings(const Config& config) {
 }
 
 std::vector<std::string> AsSettings(const TrainJob& job) {
-  const ModelSpec& model = job.model;
   const OptimizerSpec& optimizer = job.optimizer;
-  const bool gpt = model.kind == ModelSpec::Kind::kGpt, adamw = optimizer.kind == OptimizerSpec::Kind::kAdamW;
-  std::vector<std::pair<const char*, std::string>> values = {{"model.kind", gpt ? "gpt" : "mlp"},
-                                                             {"optimizer.kind", adamw ? "adamw" : "sgd"}};
-  auto add = [&](const char* name, const auto& value) { values.emplace_back(name, fmt::format("{}", value)); };
-  if (gpt) {
-    add("model.layers", model.layers);
-    add("model.width", model.width);
-    add("model.heads", model.heads);
-    add("model.length", model.length);
-    add("model.tied", model.tied);
-  } else {
-    add("model.hidden", fmt::format("{}", fmt::join(model.hidden, ", ")));
+  const bool adamw = optimizer.kind == OptimizerSpec::Kind::kAdamW;
+  std::vector<std::pair<std::string, std::string>> values = {{"model.kind", job.model.kind}, {"optimizer.kind", adamw ? "adamw" : "sgd"}};
+  auto add = [&](const std::string& name, const auto& value) { values.emplace_back(name, fmt::format("{}", value)); };
+  // What no key can have is found by who reads the settings.
+  std::map<std::string, std::string> model = job.model.more;
+  if (const ModelFamily* family = FindModelFamily(job.model.kind)) {
+    if (const Result<KeyValues> keys = KeyValues::Of(job.model, family->keys); keys.ok()) {
+      model = keys->All();
+    } else {
+      const std::map<std::string, std::string> members = TextsOf(job.model);
+      for (const FamilyKey& key : family->keys)
+        if (const auto member = members.find(key.name); member != members.end()) model[key.name] = member->second;
+    }
   }
+  for (const auto& [name, text] : model) add("model." + name, text);
   add("train.ranks", job.ranks);
   add("train.batch", job.batch);
   add("train.micro_batches", job.micro_batches);
@@ -340,7 +397,7 @@ std::vector<std::string> AsSettings(const TrainJob& job) {
     add("checkpoint.resume", job.checkpoint.resume);
   }
   std::vector<std::string> settings;
-  for (const auto& [name, value] : values) settings.push_back(std::string(name) + "=" + value);
+  for (const auto& [name, value] : values) settings.push_back(name + "=" + value);
   return settings;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,19 +14,23 @@
 
 namespace ropewalk::mlrunner {
 
-// The members begin as the keys do.
+// What families of models and of data (train/family.h) have keys for. The members are keys that come often, and begin as these do; which of
+// them a family has `ropewalk train --help` says, and the others do not count. All other keys of a family are in `more`, by name and as a
+// job file has them: {.kind = "mlp", .more = {{"key", "value"}}}. What is not there is as the family begins it.
 struct ModelSpec {
-  enum class Kind : std::uint8_t { kMlp, kGpt } kind = Kind::kMlp;
-  std::vector<std::int64_t> hidden = {512, 512};                  // mlp
-  std::int64_t layers = 4, width = 256, heads = 4, length = 128;  // gpt
+  std::string kind = "mlp";
+  std::vector<std::int64_t> hidden = {512, 512};
+  std::int64_t layers = 4, width = 256, heads = 4, length = 128;
   bool tied = false;
+  std::map<std::string, std::string> more = {};
 };
 
 struct DataSpec {
-  enum class Kind : std::uint8_t { kFashionMnist, kText } kind = Kind::kFashionMnist;
-  std::string path;
-  double held_out = .1;          // text
+  std::string kind = "fashion-mnist";
+  std::string path = "";  // empty: where the family's data lies if nothing else is said
+  double held_out = .1;
   std::int64_t samples_max = 0;  // of the training set, the first ones; 0: all
+  std::map<std::string, std::string> more = {};
 };
 
 struct OptimizerSpec {
@@ -84,6 +89,11 @@ void DropOverruled(Config* config);
 
 // SPEC02: values that do not fit together, keys that the chosen model, data or optimiser does not know.
 Result<TrainJob> ReadTrainJob(const Config& config);
+// The same where a dataset of a batch job says what is learnt from: [data] plays no part.
+Result<TrainJob> ReadTrainJobOnDataset(const Config& config);
+
+// The keys whose values are paths; empty ones are none.
+std::vector<std::string> PathKeys();
 
 // What differs from the defaults, as "section.key=value": with it any process of the job makes the same TrainJob without the file.
 std::vector<std::string> AsSettings(const Config& config);

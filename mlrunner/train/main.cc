@@ -72,8 +72,7 @@ void Print(const mlrunner::TrainSummary& s) {
   } else if (std::isfinite(s.loss)) {
     fmt::print("no step was left to make; the loss of the last one was {:.4f}\n", s.loss);
   }
-  fmt::print("held out: {:.2f}% of {} {} right, loss {:.4f}\n", 100 * hits, s.held_out_labels,
-             s.labels_are_characters ? "characters" : "labels", s.held_out_loss);
+  fmt::print("held out: {:.2f}% of {} {} right, loss {:.4f}\n", 100 * hits, s.held_out_labels, s.labels_are, s.held_out_loss);
 }
 
 }  // namespace

@@ -48,15 +48,12 @@ class Rows final : public Samples {
     }));
     if (count_ == 0)
       return Bad("DATA08", options_.name + " is empty", "there is nothing to learn from", "look at what the batch job keeps (Count())");
-    classes_ = options_.classes > 0 ? options_.classes : largest + 1;
+    fields_ = {{"features", Dtype::kF32, {width_}}, {"label", Dtype::kI32, {}, options_.classes > 0 ? options_.classes : largest + 1}};
     return {};
   }
 
   std::int64_t count() const override { return count_; }
-  std::vector<std::int64_t> input_dims() const override { return {width_}; }
-  std::vector<std::int64_t> label_dims() const override { return {}; }
-  std::int64_t classes() const override { return classes_; }
-  bool inputs_are_ids() const override { return false; }
+  const std::vector<Field>& fields() const override { return fields_; }
   std::uint64_t content_hash() const override { return hash_; }
 
   Status Prepare(std::span<const std::int64_t> ids) override {
@@ -84,15 +81,15 @@ class Rows final : public Samples {
     }));
     return id == all ? Status() : Changed();
   }
-  void Inputs(std::span<const std::int64_t> ids, Dtype dtype, void* rows) const override {
-    if (dtype == Dtype::kF64) {
-      Copy(ids, static_cast<double*>(rows));
+  void Fill(const FillCall& call) const override {
+    if (call.field == 1) {
+      auto* label = static_cast<std::int32_t*>(call.rows);
+      for (std::int64_t id : call.ids) *label++ = labels_[static_cast<std::size_t>(PlaceOf(id))];
+    } else if (call.dtype == Dtype::kF64) {
+      Copy(call.ids, static_cast<double*>(call.rows));
     } else {
-      Copy(ids, static_cast<float*>(rows));
+      Copy(call.ids, static_cast<float*>(call.rows));
     }
-  }
-  void Labels(std::span<const std::int64_t> ids, std::int32_t* rows) const override {
-    for (std::int64_t id : ids) *rows++ = labels_[static_cast<std::size_t>(PlaceOf(id))];
   }
 
  private:
@@ -132,7 +129,8 @@ class Rows final : public Samples {
   dag::TaskContext& context_;
   StageId stage_;
   RowsOptions options_;
-  std::int64_t count_ = 0, width_ = 0, classes_ = 0;
+  std::vector<Field> fields_;
+  std::int64_t count_ = 0, width_ = 0;
   std::uint64_t hash_ = 0;
   std::vector<std::int64_t> places_;  // by id: which of the rows that are kept it is; -1: it is not kept
   std::vector<std::int32_t> labels_;

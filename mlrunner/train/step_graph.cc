@@ -3,54 +3,38 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "base/escape.h"
 #include "mlrunner/graph/grad.h"
-#include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/optimizers.h"
 #include "mlrunner/graph/passes/pass.h"
-#include "mlrunner/models/gpt.h"
-#include "mlrunner/models/mlp.h"
 #include "mlrunner/train/buckets.h"
+#include "mlrunner/train/family.h"
 #include "mlrunner/train/gradients.h"
 
 namespace ropewalk::mlrunner {
 namespace {
 
-constexpr const char* kData = "data";  // the axis of the mesh over which batches are cut
-
-Shape Batch(const Dim& rows, const std::vector<std::int64_t>& dims) {
+Shape Rows(const Dim& rows, const std::vector<std::int64_t>& dims) {
   Shape shape{rows};
   shape.insert(shape.end(), dims.begin(), dims.end());
   return shape;
 }
 
-struct Forward {
-  Model model;
-  Value labels, weights;  // weights (B) or (B, 1): they broadcast over the labels of a sample
-  Value loss;
-};
-
-Forward BuildForward(Builder& b, const TrainJob& job, const Samples& samples) {
-  Dim rows = b.NewSymbol("B", 1);
-  Value x = b.Input("inputs", samples.inputs_are_ids() ? Dtype::kI32 : Dtype::kF32, Batch(rows, samples.input_dims()));
-  Forward f;
-  f.labels = b.Input("labels", Dtype::kI32, Batch(rows, samples.label_dims()));
-  f.weights = b.Input("weights", Dtype::kF32, {rows});
-  if (job.model.kind == ModelSpec::Kind::kMlp) {
-    f.model = Mlp(b, {job.model.hidden, samples.classes()}, x);
-  } else {
-    f.model = Gpt(b,
-                  {.vocabulary = samples.classes(),
-                   .length = job.model.length,
-                   .width = job.model.width,
-                   .heads = job.model.heads,
-                   .layers = job.model.layers,
-                   .tied = job.model.tied},
-                  x);
-  }
-  if (!samples.label_dims().empty()) f.weights = Reshape(f.weights, {rows, 1});
-  f.loss = ReduceSum(CrossEntropy(f.model.logits, f.labels) * f.weights);
-  return f;
+Result<Learnt> Build(Builder& b, const TrainJob& job, const Samples& samples, bool training, std::int32_t ranks) {
+  const ModelFamily* family = FindModelFamily(job.model.kind);
+  if (family == nullptr)
+    return Status(Code::kInvalid, "SPEC02", fmt::format("\"{}\" is no value for model.kind", EscapeForLog(job.model.kind, 200)),
+                  "there is no such family of models", "`ropewalk train --help` lists them");
+  ASSIGN_OR_RETURN(const KeyValues keys, KeyValues::Of(job.model, family->keys));
+  const Dim rows = b.NewSymbol("B", 1);
+  Batch batch{
+      .b = b, .keys = keys, .fields = samples.fields(), .values = {}, .rows = rows, .weights = {}, .training = training, .ranks = ranks};
+  for (const Field& field : batch.fields) batch.values.push_back(b.Input(field.name, field.dtype, Rows(rows, field.dims)));
+  batch.weights = b.Input("weights", Dtype::kF32, {rows});
+  return family->build(batch);
 }
 
 void Update(Builder& b, const OptimizerSpec& spec, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients) {
@@ -75,18 +59,18 @@ Result<Graph> Finish(Builder& b, Dtype dtype) {
 
 Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_t ranks) {
   Builder b;
-  b.mutable_graph().mesh = {{{kData, ranks}}};
-  Forward f = BuildForward(b, job, samples);
-  std::vector<Gradient> gradients = Grad(f.loss, {f.model.parameters.begin(), f.model.parameters.end()});
-  std::vector<Value> loss{f.loss};
-  const std::vector<Parameter>& parameters = f.model.parameters;
+  b.mutable_graph().mesh = {{{kDataAxis, ranks}}};
+  ASSIGN_OR_RETURN(const Learnt learnt, Build(b, job, samples, true, ranks));
+  const std::vector<Parameter>& parameters = learnt.parameters;
+  std::vector<Gradient> gradients = Grad(learnt.loss, {parameters.begin(), parameters.end()});
+  std::vector<Value> loss{learnt.loss};
   const bool several = job.micro_batches > 1, clips = job.optimizer.clip_norm > 0;
   // Micro-batches are summed here before ranks are.
   if (several)
     gradients =
         SumOverMicroBatches(b, parameters, gradients, &loss, ranks > 1 ? BesideLastScope(b, parameters) : BetweenScope(b, parameters));
   if (ranks > 1) {
-    BucketOptions buckets{.group = kData, .bytes = job.bucket_bytes};
+    BucketOptions buckets{.group = kDataAxis, .bytes = job.bucket_bytes};
     if (several) buckets.sum_in = BesideLastScope(b, parameters);
     // A norm is of all sums, so nobody gains by waiting for some only.
     if (clips) buckets.read_in = BetweenScope(b, parameters);
@@ -127,10 +111,9 @@ Program StepProgram(const Graph& graph, std::int32_t micro_batches) {
 
 Result<Graph> CountGraph(const TrainJob& job, const Samples& samples) {
   Builder b;
-  Forward f = BuildForward(b, job, samples);
-  b.Output("loss", f.loss);
-  Value hit = Cast(Equal(Cast(ArgMax(f.model.logits), Dtype::kI32), f.labels), Dtype::kF32);
-  b.Output("hits", ReduceSum(hit * f.weights));
+  ASSIGN_OR_RETURN(const Learnt learnt, Build(b, job, samples, false, 1));
+  b.Output("loss", learnt.loss);
+  b.Output("hits", learnt.hits);
   return Finish(b, job.dtype);
 }
 

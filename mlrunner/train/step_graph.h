@@ -1,8 +1,8 @@
 // The graphs that a trainer runs: one step of training, and the counting of what a model gets right.
 //
-// Both take inputs (B, ...), labels (B, ...) and weights (B). Losses are summed with the weights: those of a step are 1 / (the global
-// batch's labels), so that the sum over all ranks is the mean of the global batch whatever each rank has of it; a row that only fills a
-// batch up has weight 0.
+// Both take the fields of the samples (B, ...), in their order, and weights (B). Losses, which are those of the model's family, are summed
+// with the weights: those of a step are 1 / (the global batch's labels), so that the sum over all ranks is the mean of the global batch
+// whatever each rank has of it; a row that only fills a batch up has weight 0.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -20,6 +20,8 @@
 #include "mlrunner/train/job.h"
 
 namespace ropewalk::mlrunner {
+
+inline constexpr const char* kDataAxis = "data";  // of the mesh: batches are cut over it
 
 // Output 0: the loss of the global batch. With several ranks the gradients are summed in buckets, each as soon as backward has filled it;
 // with several micro-batches, as soon as the last one's backward has. Both sums come before the norm of all gradients is looked at.

@@ -8,9 +8,8 @@ namespace ropewalk::mlrunner {
 std::string Encode(const TrainSummary& summary) {
   std::string bytes;
   ByteWriter writer(&bytes);
-  for (std::int64_t number :
-       {summary.steps, summary.resumed_from, summary.held_out_hits, summary.held_out_labels, std::int64_t{summary.labels_are_characters}})
-    writer.Fixed(number);
+  for (std::int64_t number : {summary.steps, summary.resumed_from, summary.held_out_hits, summary.held_out_labels}) writer.Fixed(number);
+  writer.Sized(summary.labels_are);
   for (double number : {summary.loss, summary.seconds, summary.samples_per_s, summary.held_out_loss}) writer.Fixed(number);
   return bytes;
 }
@@ -20,7 +19,7 @@ Result<TrainSummary> DecodeTrainSummary(const std::string& bytes) {
   TrainSummary summary;
   for (std::int64_t* number : {&summary.steps, &summary.resumed_from, &summary.held_out_hits, &summary.held_out_labels})
     *number = reader.Fixed<std::int64_t>();
-  summary.labels_are_characters = reader.Fixed<std::int64_t>() != 0;
+  summary.labels_are = reader.Sized();
   for (double* number : {&summary.loss, &summary.seconds, &summary.samples_per_s, &summary.held_out_loss}) *number = reader.Fixed<double>();
   if (!reader.ok() || !reader.empty()) return Status(Code::kInternal, "TRAIN02", "the summary of a training cannot be read");
   return summary;

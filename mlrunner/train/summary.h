@@ -18,7 +18,7 @@ struct TrainSummary {
   double samples_per_s = 0;        // in them; 0 where no step was left to make
   double held_out_loss = 0;        // the mean over all labels
   std::int64_t held_out_hits = 0, held_out_labels = 0;
-  bool labels_are_characters = false;
+  std::string labels_are = "labels";  // in words
 };
 std::string Encode(const TrainSummary& summary);
 Result<TrainSummary> DecodeTrainSummary(const std::string& bytes);

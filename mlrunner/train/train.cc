@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "dag/gang_on_data.h"
+#include "mlrunner/train/family.h"
 #include "mlrunner/train/rows.h"
 #include "mlrunner/train/trainer.h"
 #include "storage/file_system.h"
@@ -20,10 +21,10 @@ Result<TrainJob> Checked(TrainJob job) {
   job.data = {};  // the dataset says what is trained on
   Config config(TrainKeys(), "docs/training.md lists all keys");
   for (const std::string& setting : AsSettings(job)) RETURN_IF_ERROR(ApplySetting(&config, setting, "TrainJob"));
-  if (job.model.kind != ModelSpec::Kind::kMlp)
-    return Status(Code::kInvalid, "TRAIN05", "Train on a dataset with a model of another kind than mlp",
-                  "the samples of a dataset are features and a label", "take ModelSpec::Kind::kMlp, or `ropewalk train` for text");
-  RETURN_IF_ERROR(ReadTrainJob(config).status());
+  if (const ModelFamily* family = FindModelFamily(job.model.kind); family != nullptr && !LearnsFrom(*family, SampleKind::kFeatures))
+    return Status(Code::kInvalid, "TRAIN05", "Train on a dataset with a model of kind " + job.model.kind,
+                  "the samples of a dataset are features and a label", "take \"mlp\", or `ropewalk train` for other data");
+  RETURN_IF_ERROR(ReadTrainJobOnDataset(config).status());
   if (job.epochs == 0 && job.steps == 0) job.epochs = 1;
   return job;
 }
@@ -74,8 +75,8 @@ Result<DataSet> Survey(dag::TaskContext& task, const Inputs& inputs, const Train
   ASSIGN_OR_RETURN(data.training, SurveyRows(task, inputs.training, rows));
   if (!inputs.held_out) return data;
   rows.name = "the held-out samples";
-  rows.classes = data.training->classes();
-  rows.width = data.training->input_dims()[0];
+  rows.classes = data.training->fields()[1].classes;
+  rows.width = data.training->fields()[0].dims[0];
   ASSIGN_OR_RETURN(data.held_out, SurveyRows(task, *inputs.held_out, rows));
   return data;
 }

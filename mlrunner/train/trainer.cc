@@ -17,14 +17,14 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "mlrunner/collective/run/chooser.h"
-#include "mlrunner/data/images.h"
 #include "mlrunner/data/sampler.h"
-#include "mlrunner/data/text.h"
 #include "mlrunner/gpu/kernels.h"
 #include "mlrunner/graph/optimizers.h"
+#include "mlrunner/train/batch_tensors.h"
 #include "mlrunner/train/checkpoint.h"
 #include "mlrunner/train/checkpoint_parts.h"
 #include "mlrunner/train/checkpoint_reader.h"
+#include "mlrunner/train/family.h"
 #include "mlrunner/train/pace.h"
 #include "mlrunner/train/saver.h"
 #include "mlrunner/train/schedule.h"
@@ -37,11 +37,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-Result<DataSet> Load(const TrainJob& job) {
-  if (job.data.kind == DataSpec::Kind::kText) return LoadText(job.data.path, job.model.length, job.data.held_out);
-  return LoadFashionMnist(job.data.path);
-}
 
 // What a rank tells the others before they train together.
 struct Hello {
@@ -70,47 +65,6 @@ Result<Hello> DecodeHello(const std::string& bytes) {
   return hello;
 }
 
-// The inputs of one step on one rank, filled again and again.
-class BatchTensors {
- public:
-  BatchTensors(const Samples& samples, std::int64_t rows, Dtype dtype)
-      : samples_(samples),
-        rows_(rows),
-        inputs_(Make(samples.inputs_are_ids() ? Dtype::kI32 : dtype, samples.input_dims())),
-        labels_(Make(Dtype::kI32, samples.label_dims())),
-        weights_(Make(dtype, {})) {}
-
-  // `ids` are this rank's, as many as there are rows at most; what is left is filled with zeros and counts nothing.
-  void Fill(std::span<const std::int64_t> ids, double weight) {
-    samples_.Inputs(ids, inputs_.dtype, inputs_.bytes.data());
-    samples_.Labels(ids, reinterpret_cast<std::int32_t*>(labels_.bytes.data()));
-    for (Tensor* tensor : {&inputs_, &labels_}) {
-      const std::size_t filled = tensor->bytes.size() / static_cast<std::size_t>(rows_) * ids.size();
-      std::fill(tensor->bytes.begin() + static_cast<std::ptrdiff_t>(filled), tensor->bytes.end(), std::byte{0});
-    }
-    for (std::int64_t row = 0; row < rows_; ++row) {
-      double value = row < static_cast<std::int64_t>(ids.size()) ? weight : 0;
-      if (weights_.dtype == Dtype::kF64) {
-        reinterpret_cast<double*>(weights_.bytes.data())[row] = value;
-      } else {
-        reinterpret_cast<float*>(weights_.bytes.data())[row] = static_cast<float>(value);
-      }
-    }
-  }
-  std::vector<const Tensor*> inputs() const { return {&inputs_, &labels_, &weights_}; }
-
- private:
-  Tensor Make(Dtype dtype, const std::vector<std::int64_t>& dims) const {
-    Tensor tensor{dtype, {rows_}, {}};
-    tensor.dims.insert(tensor.dims.end(), dims.begin(), dims.end());
-    tensor.bytes.resize(static_cast<std::size_t>(NumElements(tensor.dims)) * SizeOf(dtype));
-    return tensor;
-  }
-  const Samples& samples_;
-  std::int64_t rows_;
-  Tensor inputs_, labels_, weights_;
-};
-
 double Scalar(const Tensor& tensor) { return ToRef(tensor).data.at(0); }
 
 // States that go into checkpoints: all that hold bytes, but for the learning rate, which the job file says, and sums over micro-batches,
@@ -130,7 +84,7 @@ class Rank {
   }
 
   Result<std::string> Run() {
-    ASSIGN_OR_RETURN(data_, hooks_.load ? hooks_.load() : Load(job_));
+    ASSIGN_OR_RETURN(data_, hooks_.load ? hooks_.load() : LoadData(job_));
     samples_ = data_.training->count();
     if (job_.data.samples_max > 0) samples_ = std::min(samples_, job_.data.samples_max);
     // A batch is never larger than an epoch.
@@ -422,7 +376,6 @@ class Rank {
     Sampler sampler(job_.seed, samples_);
     std::vector<BatchTensors> tensors;
     for (std::int32_t i = 0; i < job_.micro_batches; ++i) tensors.emplace_back(*data_.training, rows_, job_.dtype);
-    const double labels_per_sample = static_cast<double>(NumElements(data_.training->label_dims()));
     std::int64_t taken = 0;
     for (; !IsOver(); ++step_) {
       RETURN_IF_ERROR(Lost());
@@ -432,6 +385,7 @@ class Rank {
       std::span<const std::int64_t> ids = sampler.Next(&position_, batch_);
       const auto count = static_cast<std::int64_t>(ids.size());
       const Share share = ShareOf(count, gang_.rank(), gang_.ranks());
+      const double weight = 1 / static_cast<double>(std::max<std::int64_t>(1, data_.training->NumLabels(ids)));
       RunInputs inputs;
       inputs.run = {.seed = job_.seed,
                     .step = static_cast<std::uint64_t>(step_),
@@ -440,8 +394,8 @@ class Rank {
       for (std::int32_t i = 0; i < job_.micro_batches; ++i) {
         const Share part = ShareOf(share.count, i, job_.micro_batches);
         BatchTensors& mine = tensors[static_cast<std::size_t>(i)];
-        mine.Fill(ids.subspan(static_cast<std::size_t>(share.begin + part.begin), static_cast<std::size_t>(part.count)),
-                  1 / (static_cast<double>(count) * labels_per_sample));
+        mine.Fill(ids.subspan(static_cast<std::size_t>(share.begin + part.begin), static_cast<std::size_t>(part.count)), position_.epoch,
+                  weight);
         inputs.micro_batches.push_back(mine.inputs());
         inputs.sample_offsets.push_back(inputs.run.sample_offset + part.begin);
       }
@@ -586,7 +540,7 @@ class Rank {
     double loss = 0, hits = 0;
     for (std::int64_t done = 0; done < share.count; done += rows) {
       RETURN_IF_ERROR(Lost());
-      tensors.Fill(std::span(mine).subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(std::min(rows, share.count - done))),
+      tensors.Fill(std::span(mine).subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(std::min(rows, share.count - done))), 0,
                    1);
       RunInputs inputs;
       inputs.micro_batches[0] = tensors.inputs();
@@ -600,7 +554,7 @@ class Rank {
     ByteWriter writer(&bytes);
     writer.Fixed(loss);
     writer.Fixed(static_cast<std::int64_t>(std::llround(hits)));
-    writer.Fixed(share.count * NumElements(samples.label_dims()));
+    writer.Fixed(samples.NumLabels(mine));
     ASSIGN_OR_RETURN(std::vector<std::string> all, gang_.Exchange(std::move(bytes)));
     for (const std::string& each : all) {
       ByteReader reader(each);
@@ -610,7 +564,7 @@ class Rank {
       if (!reader.ok() || !reader.empty()) return Status(Code::kInternal, "TRAIN02", "a rank's counts cannot be read");
     }
     summary_.held_out_loss /= static_cast<double>(std::max<std::int64_t>(1, summary_.held_out_labels));
-    summary_.labels_are_characters = samples.inputs_are_ids();
+    summary_.labels_are = samples.labels_are();
     return {};
   }
 

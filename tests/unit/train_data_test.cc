@@ -14,10 +14,13 @@
 #include "mlrunner/data/images.h"
 #include "mlrunner/data/sampler.h"
 #include "mlrunner/data/text.h"
+#include "tests/unit/sample_values.h"
 #include "tests/unit/temp_folder.h"
 
 namespace ropewalk::mlrunner {
 namespace {
+
+using testing::ValuesOf;
 
 std::string Idx(std::vector<std::uint32_t> dims, const std::string& bytes) {
   std::string file = {0, 0, 8, static_cast<char>(dims.size())};
@@ -77,14 +80,11 @@ TEST(Data, AWrongLabelNamesSampleValueAndRange) {
   auto good = LoadImages(folder.path() + "/images", folder.path() + "/labels", 11, .5, .25);
   ASSERT_TRUE(good.ok()) << good.status().ToString();
   EXPECT_EQ((*good)->count(), 4);
-  std::int64_t ids[] = {2, 0};
-  std::int32_t labels[2];
-  (*good)->Labels(ids, labels);
-  EXPECT_EQ(labels[0], 10);
-  EXPECT_EQ(labels[1], 0);
-  float row[8];
-  (*good)->Inputs(ids, Dtype::kF32, row);
-  EXPECT_FLOAT_EQ(row[0], (127 / 255.0 - .5) / .25);
+  EXPECT_EQ(ValuesOf<std::int32_t>(**good, "label", {2, 0}), (std::vector<std::int32_t>{10, 0}));
+  const std::vector<float> pixels = ValuesOf<float>(**good, "image", {2, 0});
+  ASSERT_EQ(pixels.size(), 8u);
+  EXPECT_FLOAT_EQ(pixels[0], (127 / 255.0 - .5) / .25);
+  EXPECT_EQ(ValuesOf<double>(**good, "image", {2})[0], (127 / 255.0 - .5) / .25);
   Write(folder.path() + "/labels", Idx({3}, std::string(3, 0)));
   EXPECT_EQ(LoadImages(folder.path() + "/images", folder.path() + "/labels", 10, 0, 1).status().tag(), "DATA01");
 }
@@ -144,14 +144,12 @@ TEST(Data, FashionMnist) {
   ASSERT_TRUE(data.ok()) << data.status().ToString();
   EXPECT_EQ(data->training->count(), 60'000);
   EXPECT_EQ(data->held_out->count(), 10'000);
-  EXPECT_EQ(data->training->input_dims(), std::vector<std::int64_t>{784});
+  EXPECT_EQ(data->training->fields(), (std::vector<Field>{{"image", Dtype::kF32, {1, 28, 28}}, {"label", Dtype::kI32, {}, 10}}));
   std::vector<std::int64_t> ids(10'000);
   std::iota(ids.begin(), ids.end(), 0);
-  std::vector<std::int32_t> labels(ids.size());
-  data->held_out->Labels(ids, labels.data());
+  const std::vector<std::int32_t> labels = ValuesOf<std::int32_t>(*data->held_out, "label", ids);
   for (std::int32_t label = 0; label < 10; ++label) EXPECT_EQ(std::count(labels.begin(), labels.end(), label), 1'000);
-  std::vector<float> pixels(ids.size() * 784);
-  data->training->Inputs(ids, Dtype::kF32, pixels.data());
+  const std::vector<float> pixels = ValuesOf<float>(*data->training, "image", ids);
   double sum = 0, squares = 0;
   for (float pixel : pixels) sum += pixel, squares += static_cast<double>(pixel) * pixel;
   double mean = sum / static_cast<double>(pixels.size());
@@ -165,17 +163,13 @@ TEST(Data, TextsAreStretchesOfCharacters) {
   Write(folder.path() + "/t", "abcabcabcab" + std::string("cabba"));
   auto data = LoadText(folder.path() + "/t", 3, .32);  // the last 5 are held out
   ASSERT_TRUE(data.ok()) << data.status().ToString();
-  EXPECT_EQ(data->training->classes(), 3);
+  EXPECT_EQ(data->training->fields(), (std::vector<Field>{{"tokens", Dtype::kI32, {3}, 3}, {"next", Dtype::kI32, {3}, 3}}));
   EXPECT_EQ(data->training->count(), 3);
   EXPECT_EQ(data->held_out->count(), 1);
-  std::int64_t ids[] = {1};
-  std::int32_t inputs[3], labels[3];
-  data->training->Inputs(ids, Dtype::kI32, inputs);
-  data->training->Labels(ids, labels);
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(inputs[i], i);
-    EXPECT_EQ(labels[i], (i + 1) % 3);  // the next one
-  }
+  EXPECT_EQ(ValuesOf<std::int32_t>(*data->training, "tokens", {1}), (std::vector<std::int32_t>{0, 1, 2}));
+  EXPECT_EQ(ValuesOf<std::int32_t>(*data->training, "next", {1}), (std::vector<std::int32_t>{1, 2, 0}));
+  const std::int64_t two[] = {0, 2};
+  EXPECT_EQ(data->training->NumLabels(two), 6);
   auto shorter = LoadText(folder.path() + "/t", 8, .32);
   ASSERT_FALSE(shorter.ok());
   EXPECT_EQ(shorter.status().tag(), "DATA04");

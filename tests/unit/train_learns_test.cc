@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "mlrunner/data/text.h"
+#include "tests/unit/sample_values.h"
 #include "tests/unit/train_ranks.h"
 
 namespace ropewalk::mlrunner {
@@ -44,10 +45,9 @@ TEST(Learns, TheBiblesCharacters) {
   auto data = LoadText(path, 32, .1);
   ASSERT_TRUE(data.ok()) << data.status().ToString();
   // What who knows the frequencies alone pays for a character.
-  std::vector<std::int32_t> labels(static_cast<std::size_t>(data->held_out->count() * 32));
   std::vector<std::int64_t> ids(static_cast<std::size_t>(data->held_out->count()));
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i);
-  data->held_out->Labels(ids, labels.data());
+  const std::vector<std::int32_t> labels = testing::ValuesOf<std::int32_t>(*data->held_out, "next", ids);
   std::array<double, 256> counts{};
   for (std::int32_t label : labels) ++counts[static_cast<std::size_t>(label)];
   double frequencies = 0;

@@ -32,12 +32,8 @@ class First final : public Samples {
  public:
   First(std::shared_ptr<const Samples> all, std::int64_t count) : all_(std::move(all)), count_(count) {}
   std::int64_t count() const override { return count_; }
-  std::vector<std::int64_t> input_dims() const override { return all_->input_dims(); }
-  std::vector<std::int64_t> label_dims() const override { return all_->label_dims(); }
-  std::int64_t classes() const override { return all_->classes(); }
-  bool inputs_are_ids() const override { return all_->inputs_are_ids(); }
-  void Inputs(std::span<const std::int64_t> ids, Dtype dtype, void* rows) const override { all_->Inputs(ids, dtype, rows); }
-  void Labels(std::span<const std::int64_t> ids, std::int32_t* rows) const override { all_->Labels(ids, rows); }
+  const std::vector<Field>& fields() const override { return all_->fields(); }
+  void Fill(const FillCall& call) const override { all_->Fill(call); }
   std::uint64_t content_hash() const override { return all_->content_hash(); }
 
  private:

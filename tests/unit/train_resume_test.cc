@@ -375,22 +375,23 @@ class SlowSamples final : public Samples {
  public:
   SlowSamples(testing::ThreadGang& gang, int* asked) : gang_(gang), asked_(asked) {}
   std::int64_t count() const override { return 64; }
-  std::vector<std::int64_t> input_dims() const override { return {2}; }
-  std::vector<std::int64_t> label_dims() const override { return {}; }
-  std::int64_t classes() const override { return 2; }
-  bool inputs_are_ids() const override { return false; }
-  void Inputs(std::span<const std::int64_t> ids, Dtype, void* rows) const override {
-    std::fill_n(static_cast<float*>(rows), 2 * ids.size(), 1.f);
+  const std::vector<Field>& fields() const override { return fields_; }
+  void Fill(const FillCall& call) const override {
+    if (call.field == 1) {
+      std::fill_n(static_cast<std::int32_t*>(call.rows), call.ids.size(), 0);
+      return;
+    }
+    std::fill_n(static_cast<float*>(call.rows), 2 * call.ids.size(), 1.f);
     if (asked_ == nullptr || ++*asked_ != 3) return;
     EXPECT_TRUE(gang_.on_lost) << "nobody would hear of it";
     if (gang_.on_lost) gang_.on_lost(Status(Code::kUnavailable, "GANG02", "a rank is lost"));
   }
-  void Labels(std::span<const std::int64_t> ids, std::int32_t* rows) const override { std::fill_n(rows, ids.size(), 0); }
   std::uint64_t content_hash() const override { return 1; }
 
  private:
   testing::ThreadGang& gang_;
   int* asked_;
+  std::vector<Field> fields_ = {{"features", Dtype::kF32, {2}}, {"label", Dtype::kI32, {}, 2}};
 };
 
 TEST_F(Resume, ALossWhileTheHeldOutSamplesAreCountedIsNoticed) {
