@@ -13,7 +13,7 @@ packages=(
   # libraries
   libboost1.81-dev libprotobuf-dev librocksdb-dev libgoogle-glog-dev libgtest-dev libgmock-dev libssl-dev
   zlib1g-dev libzstd-dev libxxhash-dev libfmt-dev libre2-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
-  libdnnl-dev
+  libdnnl-dev libpng-dev libjpeg62-turbo-dev
   # data to train on, in tests, the demo and examples/train
   dataset-fashion-mnist bible-kjv
 )
