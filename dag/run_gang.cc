@@ -31,7 +31,8 @@ StageProgram RankProgram(GangDataProgram program) {
 StageSpec RanksSpec(GangDataProgram program, const GangOptions& options) {
   StageSpec spec;
   spec.output = StageOutput::kResult;
-  spec.gang = GangStage{options.placement_timeout_ms, options.spread, std::max(1u, options.attempts_max), options.restarts_max};
+  spec.gang = GangStage{options.placement_timeout_ms, options.spread,    std::max(1u, options.attempts_max),
+                        options.restarts_max,         options.ranks_min, options.ranks_min == 0 ? 0 : options.shrink_after_ms};
   spec.program = RankProgram(std::move(program));
   return spec;
 }
@@ -43,6 +44,11 @@ Result<std::string> RunGang(Session& job, const std::string& name, std::uint32_t
   if (ranks == 0 || ranks > kGangRanksMax)
     return Status(Code::kUserError, "GANG08", "the gang \"" + name + "\" (" + site.ToString() + ") of " + std::to_string(ranks) + " ranks",
                   "there are 1 to " + std::to_string(kGangRanksMax), "ask for another number of ranks");
+  if (options.ranks_min > ranks)
+    return Status(Code::kUserError, "GANG08",
+                  "the gang \"" + name + "\" (" + site.ToString() + ") of " + std::to_string(ranks) + " ranks, " +
+                      std::to_string(options.ranks_min) + " at least",
+                  "ranks_min is the number that it may shrink to", "ask for at most as many as there are ranks, or 0 for all");
   PlanContext& context = job.context();
   StageSpec ranks_spec = RanksSpec([program = std::move(program)](GangContext& gang, TaskContext&) { return program(gang); }, options);
   ranks_spec.tasks = ranks;

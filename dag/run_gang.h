@@ -24,6 +24,10 @@ struct GangOptions {
   bool spread = false;                              // over as many machines as there are, else on as few as have room
   std::uint32_t attempts_max = 3;   // formings that end by an error of the program (crashes: 2 at least) before the job fails, and
   std::uint32_t restarts_max = 20;  // that may be lost for reasons not the program's: both since the gang got farther (Reached)
+  // 0: all ranks or none. Else it is formed with fewer, so many at least, where there has been no room for all for `shrink_after_ms`; and
+  // anew with more ranks when there is room for them and it next says that it got farther (Reached). Each forming has ranks 0 to ranks()-1.
+  std::uint32_t ranks_min = 0;
+  std::uint64_t shrink_after_ms = 5'000;
 };
 
 // Rank 0's bytes. `name` is for people. The program runs once on each rank of each forming and should begin where an earlier forming got

@@ -96,6 +96,12 @@ Status CheckStage(const Stage& stage, const Index& earlier) {
     if (stage.output != StageOutput::kResult) return Illegal(stage, "a gang gives a result");
     if (stage.tasks == 0 || stage.tasks > kGangRanksMax)
       return Illegal(stage, "a gang of " + std::to_string(stage.tasks) + " ranks; there are 1 to " + std::to_string(kGangRanksMax));
+    if (stage.gang->ranks_min > stage.tasks)
+      return Illegal(stage,
+                     "a gang of " + std::to_string(stage.tasks) + " ranks with " + std::to_string(stage.gang->ranks_min) + " at least");
+    if (stage.gang->ranks_min > 0 && std::any_of(stage.inputs.begin(), stage.inputs.end(),
+                                                 [](const StageInput& input) { return input.pattern == InputPattern::kOneToOne; }))
+      return Illegal(stage, "a gang that may have fewer ranks than tasks, of which each task reads its own input");
     if (stage.gang->attempts_max == 0) return Illegal(stage, "a gang that may not even be tried once");
   }
   if (stage.output == StageOutput::kCommit) {
@@ -213,6 +219,7 @@ std::string Explain(const ActionPlan& plan) {
     }
     if (stage.earlier) text += "  (of an earlier action)";
     if (stage.gang) text += stage.gang->spread ? "  as a gang, spread" : "  as a gang";
+    if (stage.gang && stage.gang->ranks_min > 0) text += ", of " + std::to_string(stage.gang->ranks_min) + " ranks at least";
     text += "\n";
   }
   if (!plan.retired.empty()) {

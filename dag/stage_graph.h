@@ -48,6 +48,8 @@ struct GangStage {
   bool spread = false;             // over as many machines as there are, else on as few as have room
   std::uint32_t attempts_max = 3;  // formings that end by an error of the program before the job fails with it, and
   std::uint32_t restarts_max = 0;  // that may be lost for reasons that are not the program's: both since the gang got farther than ever
+  std::uint32_t ranks_min = 0;     // it is formed with fewer ranks than tasks where there is room for these at least; 0: with all or not
+  std::uint64_t shrink_ms = 0;     // how long it waits for room for all of them before that
   friend bool operator==(const GangStage&, const GangStage&) = default;
 };
 inline constexpr std::uint32_t kGangRanksMax = 256;

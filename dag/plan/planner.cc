@@ -157,6 +157,7 @@ std::uint64_t FingerprintOf(const ActionPlan& plan) {
     if (stage.gang) {
       hash = HashCombine(hash, stage.gang->placement_ms << 1 | std::uint64_t{stage.gang->spread});
       hash = HashCombine(hash, std::uint64_t{stage.gang->attempts_max} << 32 | stage.gang->restarts_max);
+      hash = HashCombine(HashCombine(hash, stage.gang->ranks_min), stage.gang->shrink_ms);
     }
   }
   return hash;

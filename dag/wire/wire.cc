@@ -133,6 +133,8 @@ void ToWire(const Stage& stage, wire::Stage* out) {
     out->mutable_gang()->set_spread(stage.gang->spread);
     out->mutable_gang()->set_attempts_max(stage.gang->attempts_max);
     out->mutable_gang()->set_restarts_max(stage.gang->restarts_max);
+    out->mutable_gang()->set_ranks_min(stage.gang->ranks_min);
+    out->mutable_gang()->set_shrink_ms(stage.gang->shrink_ms);
   }
 }
 
@@ -152,7 +154,9 @@ Result<Stage> FromWire(const wire::Stage& in) {
   out.fingerprint = in.fingerprint();
   out.parts = in.parts();
   out.earlier = in.earlier();
-  if (in.has_gang()) out.gang = GangStage{in.gang().placement_ms(), in.gang().spread(), in.gang().attempts_max(), in.gang().restarts_max()};
+  if (in.has_gang())
+    out.gang = GangStage{in.gang().placement_ms(), in.gang().spread(),    in.gang().attempts_max(),
+                         in.gang().restarts_max(), in.gang().ranks_min(), in.gang().shrink_ms()};
   return out;
 }
 

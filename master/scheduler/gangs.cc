@@ -8,6 +8,9 @@
 // nothing that another gang runs on, so no task waits for what may never come free. Where too much of its room is taken by gangs it claims
 // what they give back: gangs that came later form elsewhere, so that a stream of small gangs cannot starve it either, and tasks go on
 // there. Who asked first holds and claims first; a gang that is formed anew keeps its place.
+//
+// An elastic gang (GangStage::ranks_min) is formed with fewer ranks when it has waited for room for all of them long enough, and anew with
+// more when there is room and it says that it got farther: then next to nothing is lost. That is no failure and no restart.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -92,11 +95,24 @@ void Scheduler::State::GangReady(JobRun& job, const StageRun& run) {
   if (gang.asked_at == 0) gang.asked_at = now;
   std::uint64_t room = 0;
   for (const auto& [id, worker] : workers) room += GangRoom(worker);
-  if (options.outputs_durable && run.stage.tasks > room) return Doom(job, Unplaced(job, run));  // in one process no other machine will come
+  const std::uint32_t ranks_min = run.stage.gang->ranks_min;
+  if (options.outputs_durable) {  // in one process no other machine will come
+    if ((ranks_min > 0 ? ranks_min : run.stage.tasks) > room) return Doom(job, Unplaced(job, run));
+    gang.enough = static_cast<std::uint32_t>(std::min<std::uint64_t>(run.stage.tasks, room));
+  }
   gang.waiting_since = now;
+  if (ranks_min > 0) Wake(now + static_cast<TimeMs>(run.stage.gang->shrink_ms));
   gang.spread_wait = false;
   Log(job, EventLine("gang_waits", now).Num("stage", run.key.stage.value).Num("ranks", run.stage.tasks));
   if (run.stage.gang->placement_ms > 0) Wake(now + static_cast<TimeMs>(run.stage.gang->placement_ms));
+}
+
+// With fewer ranks it is not formed now.
+std::uint32_t Scheduler::State::FewestRanks(const StageRun& run, const GangRun& gang) const {
+  const dag::GangStage& stage = *run.stage.gang;
+  if (stage.ranks_min == 0) return run.stage.tasks;
+  if (now >= gang.waiting_since + static_cast<TimeMs>(stage.shrink_ms)) return stage.ranks_min;
+  return gang.enough == 0 ? run.stage.tasks : gang.enough;
 }
 
 // Before other tasks get slots: gangs that fit start, those that wait hold or claim theirs.
@@ -120,11 +136,11 @@ void Scheduler::State::AssignGangs() {
     GangRun& gang = job.gangs.at(key);
     StageRun& run = job.stages.at(key);
     if (gang.not_before <= now && PlaceGang(job, run, gang)) continue;
-    if (!HoldFor(job, run, gang)) ClaimFor(job, run);
+    if (!HoldFor(job, run, gang)) ClaimFor(job, run, gang);
   }
 }
 
-// Starts all ranks if there is a free slot for each.
+// Starts all ranks if there is a free slot for each, or for as many as it needs now.
 bool Scheduler::State::PlaceGang(JobRun& job, StageRun& run, GangRun& gang) {
   const bool spread = run.stage.gang->spread;
   std::vector<Executor*> list = GangExecutors(job, run);
@@ -151,8 +167,8 @@ bool Scheduler::State::PlaceGang(JobRun& job, StageRun& run, GangRun& gang) {
     places.push_back({executor, worker.avoided_until > now, limit - taken, 0});
     room += limit - taken;
   }
-  std::uint32_t left = run.stage.tasks;
-  if (room < left) return false;
+  if (room < FewestRanks(run, gang)) return false;
+  auto left = static_cast<std::uint32_t>(std::min<std::uint64_t>(run.stage.tasks, room));
   // The roomiest first: few machines hold it then, and neighbours in rank share one.
   std::stable_sort(places.begin(), places.end(),
                    [](const Place& a, const Place& b) { return std::pair(a.avoided, ~a.room) < std::pair(b.avoided, ~b.room); });
@@ -185,14 +201,15 @@ bool Scheduler::State::HoldFor(JobRun& job, const StageRun& run, GangRun& gang) 
     std::stable_sort(could.begin(), could.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
     std::uint64_t room = 0;
     for (const auto& [slots, id] : could) room += slots;
-    std::uint32_t left = run.stage.tasks;
-    if (room < left) return false;  // there are not as many: tasks use them meanwhile
+    if (room < FewestRanks(run, gang)) return false;  // there are not as many: tasks use them meanwhile
+    auto left = static_cast<std::uint32_t>(std::min<std::uint64_t>(run.stage.tasks, room));
+    const std::uint32_t slots_held = left;
     for (const auto& [slots, id] : could) {
       if (left == 0) break;
       gang.held[id] = std::min(left, slots);
       left -= gang.held[id];
     }
-    Log(job, EventLine("gang_holds", now).Num("stage", run.key.stage.value).Num("slots", run.stage.tasks).Num("workers", gang.held.size()));
+    Log(job, EventLine("gang_holds", now).Num("stage", run.key.stage.value).Num("slots", slots_held).Num("workers", gang.held.size()));
   }
   for (const auto& [id, slots] : gang.held) {
     workers.at(id).held += slots;
@@ -203,14 +220,14 @@ bool Scheduler::State::HoldFor(JobRun& job, const StageRun& run, GangRun& gang) 
 
 // It would fit, but for the gangs that run: what these give back is not for gangs that asked later. No more slots stay idle for that than
 // it has ranks, since it holds them when there are as many; and a gang that would not fit in any case stops nobody.
-void Scheduler::State::ClaimFor(JobRun& job, const StageRun& run) {
+void Scheduler::State::ClaimFor(JobRun& job, const StageRun& run, const GangRun& gang) {
   const std::vector<Executor*> list = GangExecutors(job, run);
   std::uint64_t room = 0;
   for (const Executor* executor : list) {
     const Worker& worker = workers.at(executor->worker);
     room += GangRoom(worker) - std::min(GangRoom(worker), worker.held);
   }
-  if (room < run.stage.tasks) return;
+  if (room < FewestRanks(run, gang)) return;
   for (const Executor* executor : list) {
     Worker& worker = workers.at(executor->worker);
     worker.claimed = true;
@@ -219,10 +236,13 @@ void Scheduler::State::ClaimFor(JobRun& job, const StageRun& run) {
 }
 
 void Scheduler::State::FormGang(JobRun& job, StageRun& run, GangRun& gang, const std::vector<ExecutorId>& places) {
-  const std::uint32_t ranks = run.stage.tasks;
+  const auto ranks = static_cast<std::uint32_t>(places.size());
   gang.epoch = job.gang_epoch_next++;
   Journal(GangRecord{job.id, run.key.sequence, run.key.stage, job.gang_epoch_next, gang.failures, gang.restarts}, true);
   gang.phase = GangPhase::kRunning;
+  gang.ranks = ranks;
+  gang.grow_to = 0;
+  gang.enough = 0;
   gang.formed_at = now;
   gang.waiting_since = 0;
   gang.held.clear();
@@ -274,7 +294,7 @@ void Scheduler::State::On(const GangExchanged& event) {
     return RankOver(*job, run, rank, GangEnd::kProgram,
                     Status(Code::kUserError, "GANG05", "rank " + Number(rank) + " waits in an Exchange that another rank will never call",
                            "a rank has returned already", "let all ranks call Exchange equally often"));
-  if (gang.said.size() < run.tasks.size()) return;
+  if (gang.said.size() < gang.ranks) return;
   auto values = std::make_shared<std::vector<std::string>>();
   for (auto& [said_by, bytes] : gang.said) values->push_back(std::move(bytes));
   std::set<ExecutorId> to;
@@ -299,13 +319,13 @@ void Scheduler::State::RankFinished(JobRun& job, StageRun& run, std::uint32_t ra
                "an Exchange needs every rank", "let all ranks call Exchange equally often"),
         rank);
   }
-  if (gang.finished < run.tasks.size()) return;
+  if (gang.finished < gang.ranks) return;
   gang.phase = GangPhase::kWaiting;  // for nothing, unless what it was made from changes before its action is published
   // Not task by task: what some ranks of a forming made is worth nothing without the others.
   for (std::uint32_t task = 0; task < run.tasks.size(); ++task) {
     run.tasks[task].done = true;
     run.tasks[task].wanted = false;
-    run.tasks[task].winner = gang.won[task];
+    run.tasks[task].winner = task < gang.ranks ? gang.won[task] : 0;  // of one that this forming had no room for: none
   }
   run.done = run.stage.tasks;
   run.ready.clear();
@@ -347,17 +367,22 @@ void Scheduler::State::EndGang(JobRun& job, StageRun& run, GangEnd end, Status r
   gang.blamed = blamed;
   gang.end_by = now + options.gang_end_ms;
   Wake(gang.end_by);
-  Log(job, EventLine("gang_lost", now)
-               .Num("stage", run.key.stage.value)
-               .Num("epoch", gang.epoch)
-               .Num("rank", blamed)
-               .Str("machine", gang.machines[blamed])
-               .Str("cause", Words(gang.reason)));
+  if (gang.grow_to > 0)
+    Log(job, EventLine("gang_grows", now).Num("stage", run.key.stage.value).Num("epoch", gang.epoch).Num("ranks", gang.grow_to));
+  else
+    Log(job, EventLine("gang_lost", now)
+                 .Num("stage", run.key.stage.value)
+                 .Num("epoch", gang.epoch)
+                 .Num("rank", blamed)
+                 .Str("machine", gang.machines[blamed])
+                 .Str("cause", Words(gang.reason)));
   const char* how = end == GangEnd::kProgram || end == GangEnd::kCrash ? " failed"
                     : end == GangEnd::kPeer                            ? " could not go on"
                                                                        : " was lost";
-  const Status told(Code::kUnavailable, dag::kRankLostTag, "rank " + Number(blamed) + " on machine " + gang.machines[blamed] + how,
-                    Words(gang.reason), "none needed: the gang is formed anew");
+  const Status told = gang.grow_to > 0 ? gang.reason
+                                       : Status(Code::kUnavailable, dag::kRankLostTag,
+                                                "rank " + Number(blamed) + " on machine " + gang.machines[blamed] + how, Words(gang.reason),
+                                                "none needed: the gang is formed anew");
   if (!options.planted.keep_ranks_of_lost_gangs)
     for (std::uint32_t rank = 0; rank < gang.attempts.size(); ++rank)
       if (gang.attempts[rank] != 0)
@@ -368,7 +393,27 @@ void Scheduler::State::EndGang(JobRun& job, StageRun& run, GangEnd end, Status r
 // A rank has got so far, in a measure of the program.
 void Scheduler::State::GangReached(JobRun& job, const RunningTask& rank, std::uint64_t reached) {
   GangRun& gang = job.gangs.at(rank.key);
-  gang.reached = std::max(gang.reached, reached);
+  if (reached <= gang.reached) return;
+  gang.reached = reached;
+  if (gang.phase == GangPhase::kRunning && gang.ranks < job.stages.at(rank.key).stage.tasks) GrowGang(job, job.stages.at(rank.key), gang);
+}
+
+// It runs with fewer ranks than it may have, and has kept what it got to just now: is there room for more? Not where it is needed by who
+// waits for it.
+void Scheduler::State::GrowGang(JobRun& job, StageRun& run, GangRun& gang) {
+  if (gang.finished > 0) return;
+  std::uint64_t room = gang.ranks;
+  for (const Executor* executor : GangExecutors(job, run)) {
+    const Worker& worker = workers.at(executor->worker);
+    if (!worker.claimed) room += GangRoom(worker) - std::min(GangRoom(worker), worker.busy + worker.held);
+  }
+  const auto ranks = static_cast<std::uint32_t>(std::min<std::uint64_t>(run.stage.tasks, room));
+  if (ranks <= gang.ranks) return;
+  gang.grow_to = ranks;
+  EndGang(job, run, GangEnd::kPeer,
+          Status(Code::kUnavailable, dag::kRankLostTag, "the gang is formed anew with " + Number(ranks) + " ranks",
+                 "it ran with " + Number(gang.ranks) + ", and there is room for more", "none needed: it goes on from what it has got to"),
+          0);
 }
 
 // When the last of its ranks is over: another forming, or the end of the job. Both kinds of ends are bounded, unless the gang gets farther:
@@ -390,6 +435,12 @@ void Scheduler::State::GangOver(JobRun& job, StageRun& run, GangRun& gang) {
     gang.farthest = gang.reached;
     gang.failures = gang.restarts = 0;
     run.trouble.clear();  // inputs that could not be read, too
+  }
+  // Nothing has gone wrong, unless something else did.
+  if (gang.grow_to > 0 && gang.end == GangEnd::kPeer) {
+    gang.enough = gang.grow_to;
+    gang.not_before = now;
+    return;
   }
   // All ranks have spoken for themselves and none was lost: what the one that spoke first could not get is its own failure.
   const bool is_own = gang.end == GangEnd::kPeer && !gang.stopped;
@@ -457,7 +508,7 @@ void Scheduler::State::TendGangs(JobRun& job) {
 
 // Why it could not be placed: what there is, and who has it.
 Status Scheduler::State::Unplaced(const JobRun& job, const StageRun& run) const {
-  const std::uint32_t ranks = run.stage.tasks;
+  const std::uint32_t ranks = run.stage.gang->ranks_min > 0 ? run.stage.gang->ranks_min : run.stage.tasks;
   std::map<WorkerId, std::map<JobId, std::uint32_t>> holders;
   for (JobId id : live)
     for (const auto& [attempt, task] : jobs.at(id).running) ++holders[executors.at(task.executor).worker][id];
@@ -494,7 +545,8 @@ Status Scheduler::State::Unplaced(const JobRun& job, const StageRun& run) const 
   const bool never = slots < ranks;
   return Status(
       Code::kUnplaceable, "GANG01",
-      "the gang " + StageText(run.stage) + " of " + Number(ranks) + " ranks could not be placed" +
+      "the gang " + StageText(run.stage) + " of " + Number(run.stage.tasks) + " ranks" +
+          (ranks < run.stage.tasks ? ", " + Number(ranks) + " at least," : "") + " could not be placed" +
           (options.outputs_durable ? "" : " within " + Seconds(run.stage.gang->placement_ms)),
       "it needs " + Number(ranks) + " slots at once; there are " + Number(slots) + ", " + Number(free) + " of them free (" + list + ")",
       never ? "ask for fewer ranks, or add workers or slots"

@@ -186,10 +186,13 @@ struct GangRun {
   TimeMs asked_at = 0;                     // when it waited first, in this life of the master: its place among those that wait
   TimeMs not_before = 0;                   // after a loss
   bool spread_wait = false;                // its end is timed
+  std::uint32_t enough = 0;                // ranks that it does not wait for more than; 0: all
   std::map<WorkerId, std::uint32_t> held;  // slots that are kept free for it
 
   // The present forming.
   std::uint32_t epoch = 0;
+  std::uint32_t ranks = 0;
+  std::uint32_t grow_to = 0;  // it is ended for a forming with so many; 0: it is not
   TimeMs formed_at = 0;
   std::vector<std::uint32_t> attempts;  // by rank; 0: it is over
   std::vector<std::uint32_t> won;       // by rank; 0: it has not ended well
@@ -415,9 +418,11 @@ struct Scheduler::State {
   void GangReady(JobRun& job, const StageRun& run);
   bool PlaceGang(JobRun& job, StageRun& run, GangRun& gang);
   bool HoldFor(JobRun& job, const StageRun& run, GangRun& gang);
-  void ClaimFor(JobRun& job, const StageRun& run);
+  void ClaimFor(JobRun& job, const StageRun& run, const GangRun& gang);
   void FormGang(JobRun& job, StageRun& run, GangRun& gang, const std::vector<ExecutorId>& places);
   void GangReached(JobRun& job, const RunningTask& rank, std::uint64_t reached);
+  void GrowGang(JobRun& job, StageRun& run, GangRun& gang);
+  std::uint32_t FewestRanks(const StageRun& run, const GangRun& gang) const;
   void TendGangs(JobRun& job);
   void RankFinished(JobRun& job, StageRun& run, std::uint32_t rank, std::uint32_t attempt, std::string value);
   void RankOver(JobRun& job, StageRun& run, std::uint32_t rank, GangEnd end, Status reason);

@@ -196,7 +196,10 @@ std::vector<std::string> Scheduler::State::PendingReasons(const JobRun& job) con
   for (const auto& [key, gang] : job.gangs)
     if (gang.phase == GangPhase::kWaiting && gang.waiting_since != 0)
       reasons.push_back("the gang " + StageText(job.stages.at(key).stage) + " waits for " + Number(job.stages.at(key).stage.tasks) +
-                        " slots at once");
+                        " slots at once" +
+                        (job.stages.at(key).stage.gang->ranks_min == 0
+                             ? ""
+                             : ", for " + Number(job.stages.at(key).stage.gang->ranks_min) + " at least when it has waited long enough"));
     else if (gang.phase == GangPhase::kEnding)
       reasons.push_back("the ranks of " + StageText(job.stages.at(key).stage) + " are ending; it is formed anew then");
   for (const auto& [key, run] : job.stages) {

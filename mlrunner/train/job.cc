@@ -220,6 +220,12 @@ Result<TrainJob> ReadJob(const Config& config, bool on_dataset) {
   RETURN_IF_ERROR(ReadOptimizer(config, &job.optimizer));
   RETURN_IF_ERROR(ReadCheckpoint(config, &job.checkpoint));
   RETURN_IF_ERROR(Within(config, "train.ranks", 1, 256, &job.ranks));
+  RETURN_IF_ERROR(Within(config, "train.ranks_min", 0, 256, &job.ranks_min));
+  if (job.ranks_min > job.ranks)
+    return Bad(config, "train.ranks_min", fmt::format("there are {} ranks when there is room for all (train.ranks)", job.ranks));
+  RETURN_IF_ERROR(Within(config, "train.shrink_after", 0, 24 * 3600, &job.shrink_after));
+  if (job.ranks_min == 0 && config.IsSet("train.shrink_after"))
+    return Bad(config, "train.shrink_after", "it means nothing where all ranks are needed", "set train.ranks_min, or take it out");
   RETURN_IF_ERROR(Within(config, "train.batch", 1, 1 << 30, &job.batch));
   RETURN_IF_ERROR(Within(config, "train.micro_batches", 1, 1 << 16, &job.micro_batches));
   if (std::int64_t parts = std::int64_t{job.micro_batches} * job.ranks; job.micro_batches > 1 && parts > job.batch)
@@ -260,6 +266,8 @@ std::vector<ConfigKey> TrainKeys() {
   keys.push_back({"data.samples_max", kNumber, "0", "use the first so many training samples; 0: all"});
   const std::vector<ConfigKey> others = {
       {"train.ranks", kNumber, "1", "processes that train together"},
+      {"train.ranks_min", kNumber, "0", "go on with fewer ranks, so many at least, where there is no room for all; 0: all or none"},
+      {"train.shrink_after", kNumber, "5", "seconds to wait for room for all ranks before that"},
       {"train.batch", kNumber, "128", "samples of a step, of all ranks together"},
       {"train.micro_batches", kNumber, "1", "parts of a rank's share of a batch, one after another"},
       {"train.epochs", kNumber, "0", "times through the data (1 unless train.steps is given)"},
@@ -352,6 +360,8 @@ std::vector<std::string> AsSettings(const TrainJob& job) {
   }
   for (const auto& [name, text] : model) add("model." + name, text);
   add("train.ranks", job.ranks);
+  add("train.ranks_min", job.ranks_min);
+  if (job.ranks_min > 0) add("train.shrink_after", job.shrink_after);
   add("train.batch", job.batch);
   add("train.micro_batches", job.micro_batches);
   add("train.epochs", job.epochs);

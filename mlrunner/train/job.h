@@ -65,6 +65,8 @@ struct TrainJob {
   OptimizerSpec optimizer;
   CheckpointSpec checkpoint;
   std::int32_t ranks = 1;
+  std::int32_t ranks_min = 0;      // it goes on with fewer ranks, so many at least, where there is no room for all; 0: all or none
+  std::int64_t shrink_after = 5;   // seconds that it waits for room for all before that
   std::int64_t batch = 128;        // of all ranks together
   std::int32_t micro_batches = 1;  // that a rank's share of a batch is cut into: it needs memory for one of them only
   std::int64_t epochs = 0;         // one of the two, the other is 0; both 0: one epoch

@@ -97,9 +97,11 @@ int main(int argc, char** argv) {
     Tell(fmt::format("resumed from the checkpoint of step {}, {}", step, storage::QuotedPath(path)));
   };
   // What the program finds wrong with the data or the loss is wrong the next time, too; a rank that crashed gets another try.
-  Result<std::string> result =
-      RunGang(job, "train", static_cast<std::uint32_t>(train.ranks),
-              [train, hooks](GangContext& gang) { return mlrunner::TrainRank(gang, train, hooks); }, {.attempts_max = 1});
+  Result<std::string> result = RunGang(job, "train", static_cast<std::uint32_t>(train.ranks),
+                                       [train, hooks](GangContext& gang) { return mlrunner::TrainRank(gang, train, hooks); },
+                                       {.attempts_max = 1,
+                                        .ranks_min = static_cast<std::uint32_t>(train.ranks_min),
+                                        .shrink_after_ms = static_cast<std::uint64_t>(train.shrink_after) * 1000});
   if (!result.ok()) {
     if (const std::string kept = WhatIsKept(train.checkpoint, result.status().code() == Code::kCancelled); !kept.empty()) Tell(kept);
     job.context().Fail(result.status());

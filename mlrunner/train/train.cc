@@ -136,7 +136,9 @@ Trained TrainOnRows(const dag::Dataset<std::string>& rows, const dag::Dataset<st
   dag::GangOptions gang{.placement_timeout_ms = options.placement_timeout_ms,
                         .spread = options.spread,
                         .attempts_max = 1,
-                        .restarts_max = options.restarts_max};
+                        .restarts_max = options.restarts_max,
+                        .ranks_min = static_cast<std::uint32_t>(job.ranks_min),
+                        .shrink_after_ms = static_cast<std::uint64_t>(job.shrink_after) * 1000};
   Result<Trained> trained = Decode(data.Run(
       [inputs, job, options](dag::GangContext& context, dag::TaskContext& task) { return RunRank(context, task, inputs, job, options); },
       gang));

@@ -522,7 +522,8 @@ class Rank {
                : fmt::format("{} checkpoints that this training does not go on from were set aside, the newest as {}", count, newest));
     }
     if (!saved.left.ok()) Warn(fmt::format("{} ({})", saved.left.what(), saved.left.why()));
-    gang_.Reached(static_cast<std::uint64_t>(outcome.step));
+    // What is over would not be done any faster by more ranks (GangOptions::ranks_min).
+    if (job_.ranks_min == 0 || !IsOver()) gang_.Reached(static_cast<std::uint64_t>(outcome.step));
     return {};
   }
 

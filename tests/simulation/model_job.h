@@ -295,11 +295,15 @@ inline void ModelJob::AddGangs(Random& random, std::uint32_t ranks_max, std::uin
       too_many.insert(stage.id.value);
       stage.tasks = slots + 1 + static_cast<std::uint32_t>(apart.Below(3));
       stage.gang->placement_ms = apart.Between(100, 8'000);
+    } else if (apart.OneIn(2)) {
+      stage.gang->ranks_min = 1 + static_cast<std::uint32_t>(apart.Below(stage.tasks));
+      stage.gang->shrink_ms = apart.Between(1, 200);
     }
     tasks += stage.tasks;
     tasks -= stages.at(stage.id.value).tasks;
     stages[stage.id.value] = stage;
-    if (bad_task.first == stage.id.value) bad_task.second %= stage.tasks;
+    // A rank that each forming has.
+    if (bad_task.first == stage.id.value) bad_task.second %= stage.gang->ranks_min > 0 ? stage.gang->ranks_min : stage.tasks;
   }
 }
 

@@ -146,6 +146,13 @@ void World::CheckFormings(const std::vector<SchedulerAction>& actions) {
     bool whole = places.size() == places.front().ranks;
     for (std::uint32_t rank = 0; whole && rank < places.size(); ++rank) whole = places[rank].rank == rank;
     if (!whole) return Violation("a gang was started in part");
+    const Client* client = ClientOf(std::get<JobId>(forming));
+    if (client == nullptr) continue;
+    const dag::Stage& stage_of = client->model.stages.at(std::get<StageId>(forming).value);
+    const std::uint32_t least = stage_of.gang->ranks_min > 0 ? stage_of.gang->ranks_min : stage_of.tasks;
+    if (places.size() < least || places.size() > stage_of.tasks)
+      return Violation("a gang was started with a number of ranks that it may not have");
+    if (places.size() < stage_of.tasks) Mark("gang of fewer ranks");
     if (const auto& [job, stage, epoch] = forming; !seen_[job].gangs.insert(stage).second) Mark("gang formed anew");
   }
 }

@@ -128,11 +128,20 @@ TEST(StageGraph, AGangIsTheLastStageGivesAResultAndIsBounded) {
   bad.stages[1].gang->attempts_max = 0;
   refused(bad, "may not even be tried once");
   bad = plan;
+  bad.stages[1].gang->ranks_min = 5;
+  refused(bad, "a gang of 4 ranks with 5 at least");
+  bad = plan;
+  bad.stages[1].gang->ranks_min = 2;
+  EXPECT_TRUE(Check(bad).ok()) << Check(bad).ToString();
+  EXPECT_NE(Explain(bad).find("as a gang, spread, of 2 ranks at least"), std::string::npos) << Explain(bad);
+  bad.stages[1].inputs[0].pattern = InputPattern::kOneToOne;
+  refused(bad, "each task reads its own input");
+  bad = plan;
   bad.stages.push_back(MakeStage(3, 1, StageOutput::kResult, {{StageId{2}, InputPattern::kGather}}));
   refused(bad, "a gang is the last stage");
-  for (auto spoil :
-       std::initializer_list<void (*)(GangStage&)>{[](GangStage& g) { ++g.placement_ms; }, [](GangStage& g) { g.spread = false; },
-                                                   [](GangStage& g) { ++g.attempts_max; }, [](GangStage& g) { ++g.restarts_max; }}) {
+  for (auto spoil : std::initializer_list<void (*)(GangStage&)>{
+           [](GangStage& g) { ++g.placement_ms; }, [](GangStage& g) { g.spread = false; }, [](GangStage& g) { ++g.attempts_max; },
+           [](GangStage& g) { ++g.restarts_max; }, [](GangStage& g) { ++g.ranks_min; }, [](GangStage& g) { ++g.shrink_ms; }}) {
     ActionPlan other = plan;
     spoil(*other.stages[1].gang);
     EXPECT_NE(FirstDifference(plan, other).find("as a gang in another way"), std::string::npos);

@@ -28,7 +28,8 @@ ActionPlan SomePlan() {
   reduce.inputs = {{StageId{11}, InputPattern::kAllToAll, 0}, {StageId{4}, InputPattern::kOneToOne, 17, 3}};
   Stage commit{.id = StageId{13}, .tasks = 1, .output = StageOutput::kCommit, .inputs = {{StageId{12}, InputPattern::kGather}}};
   Stage gang{.id = StageId{14}, .name = "gang", .tasks = 4, .output = StageOutput::kResult};
-  gang.gang = GangStage{.placement_ms = 1ull << 40, .spread = true, .attempts_max = 2, .restarts_max = 9};
+  gang.gang =
+      GangStage{.placement_ms = 1ull << 40, .spread = true, .attempts_max = 2, .restarts_max = 9, .ranks_min = 3, .shrink_ms = 1ull << 41};
   plan.stages = {map, reduce, commit, gang};
   return plan;
 }

@@ -5,60 +5,19 @@
 
 #include "dag/failure_tags.h"
 #include "master/scheduler/records.h"
-#include "tests/unit/scheduler_fixture.h"
+#include "tests/unit/scheduler_gang_fixture.h"
 
 namespace ropewalk::scheduler {
 namespace {
-
-dag::Stage GangStage(std::uint64_t id, std::uint32_t ranks, dag::GangStage gang = {.placement_ms = 60'000, .restarts_max = 5}) {
-  dag::Stage stage = MakeStage(id, ranks, dag::StageOutput::kResult);
-  stage.name = "RunGang \"g\" (g.cc:1)";
-  stage.gang = gang;
-  return stage;
-}
 
 constexpr std::size_t kLargeBytes = 65 << 10;  // more than the journal keeps of a value that is not published
 
 constexpr TimeMs kLong = 3 * 3'600'000;
 
-class Gang : public testing::Test {
+class Gang : public GangFixture {
  protected:
-  explicit Gang(Options options = {}) : p(options) {}
+  using GangFixture::GangFixture;
 
-  // A job whose executors all stand at its gang.
-  JobId Start(std::uint32_t ranks, dag::GangStage gang = {.placement_ms = 60'000, .restarts_max = 5}, const std::string& key = "k") {
-    plan = MakePlan(1, {GangStage(9, ranks, gang)});
-    const std::size_t before = p.started.size();
-    JobId job = p.Submit(key, true);
-    for (std::size_t i = before; i < p.started.size(); ++i) Join(p.started[i].executor);
-    return job;
-  }
-  void Join(ExecutorId executor) {
-    p.Do(ExecutorReady{executor});
-    p.Do(ExecutorAtAction{executor, plan});
-  }
-  // Executors that were started since and do not stand anywhere yet.
-  void JoinNew(std::size_t from) {
-    for (std::size_t i = from; i < p.started.size(); ++i) Join(p.started[i].executor);
-  }
-  std::vector<RunTask> Ranks() const {
-    std::vector<RunTask> ranks;
-    for (const RunTask& task : p.tasks)
-      if (task.gang) ranks.push_back(task);
-    return ranks;
-  }
-  void Fail(const RunTask& task, Status status) {
-    p.Forget(task.job, task.id);
-    p.Do(TaskFailed{task.executor, task.job, task.id, std::move(status)});
-  }
-  void Kill(ExecutorId executor, int signal = 9, Status reason = Status(Code::kUnavailable, "WORKER30", "an executor ended by signal 9")) {
-    std::erase_if(p.tasks, [&](const RunTask& t) { return t.executor == executor; });
-    ExecutorExited exited;
-    exited.executor = executor;
-    exited.reason = std::move(reason);
-    exited.signal = signal;
-    p.Do(exited);
-  }
   // How often a gang of two is formed until the job is over when each forming ends as `end` makes it, some time after it has said that it
   // reached `reached[forming]`; `over` is then the job's status.
   using End = std::function<void(const std::vector<RunTask>& ranks)>;
@@ -91,13 +50,6 @@ class Gang : public testing::Test {
     };
     return FormingsUntilItIsOver({.placement_ms = 0, .attempts_max = 1, .restarts_max = 3}, kLong, kill, reached);
   }
-  // What told ranks do: they report that a peer is gone.
-  void ReportLoss() {
-    for (const RunTask& rank : Ranks()) Fail(rank, Status(Code::kUnavailable, "GANG02", "a peer is gone"));
-  }
-  void Say(const RunTask& rank, std::uint64_t round, const std::string& bytes) {
-    p.Do(GangExchanged{rank.executor, rank.job, rank.id, rank.gang->epoch, round, bytes});
-  }
   // A gang of two whose rank t reads task t of stage 1. All its ranks end well, rank 0 with `value`, while the second run by which stage 1
   // is verified goes on: its action is complete, and not published before that has ended.
   JobId EndBeforeTheVerdict(const std::string& value) {
@@ -123,8 +75,6 @@ class Gang : public testing::Test {
     return job;
   }
 
-  Puppet p;
-  dag::ActionPlan plan;
   Status over;
 };
 

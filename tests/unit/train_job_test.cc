@@ -81,6 +81,8 @@ TEST_F(TrainJobFile, MistakesAreNamedWithTheirPlace) {
            Case{"[train]\nbatch = -3\n", "SPEC02", "a whole number, 0 or more"},
            Case{"[train]\nbatch = \"many\"\n", "SPEC02", ":2:1: \"many\" is no value for train.batch"},
            Case{"[train]\nranks = 0\n", "SPEC02", ":2:1: \"0\" is no value for train.ranks"},
+           Case{"[train]\nranks = 2\nranks_min = 3\n", "SPEC02", ":3:1: \"3\" is no value for train.ranks_min"},
+           Case{"[train]\nranks = 2\nshrink_after = 3\n", "SPEC02", ":3:1: \"3\" is no value for train.shrink_after"},
            Case{"[optimizer]\nlearning_rate = -0.1\n", "SPEC02", "it lies in [0, 1000000)"},
            Case{"[train]\nbatch = 1.5\n", "SPEC02", ":2:1"},
            Case{"[train]\nbatch = [1]\n", "SPEC02", ":2:1"},
