@@ -341,9 +341,19 @@ class Compiler {
   bool IsState(Key root) const { return Maker(root).def == &kRead && !copied_.contains(root); }
   bool IsTemporary(Key root) const { return made_.contains(root) && !IsState(root) && !in_state_.contains(root); }
 
-  // May `maker` write its output over a buffer that it reads as `root`? Every operand of those bytes must have the output's shape.
-  bool MayOverwrite(const Instruction& maker, Key root, const Dims& dims) const {
-    if (!maker.op->def->traits.elementwise || maker.op->half != Half::kWhole) return false;
+  // May `maker` write its output `out` over a buffer that it reads as `root`? Every operand of those bytes must have the output's shape, or
+  // be the one that the output is an update of.
+  bool MayOverwrite(const Instruction& maker, Key root, Key out) const {
+    if (maker.op->half != Half::kWhole) return false;
+    if (const auto place = static_cast<std::size_t>(graph_.value(out.first).output);
+        place < static_cast<std::size_t>(maker.op->def->traits.updates)) {
+      for (std::size_t i = 0; i < maker.op->inputs.size(); ++i) {
+        if (i != place && !IsToken(maker.op->inputs[i]) && Root({maker.op->inputs[i], maker.micro_batch}) == root) return false;
+      }
+      return IsWholeRoot({maker.op->inputs[place], maker.micro_batch});
+    }
+    if (!maker.op->def->traits.elementwise) return false;
+    const Dims dims = Type(out.first).dims;
     for (ValueId in : maker.op->inputs) {
       if (!IsToken(in) && Root({in, maker.micro_batch}) == root && (Type(in).dims != dims)) return false;
     }
@@ -368,7 +378,7 @@ class Compiler {
         for (int use : root_uses_[read]) {
           bool before_version = made_.at(read) < writes[0];
           if (!before_version) continue;
-          fits = fits && (use < made || (use == made && MayOverwrite(maker, read, type.dims)) || use == writes[0]);
+          fits = fits && (use < made || (use == made && MayOverwrite(maker, read, root)) || use == writes[0]);
         }
         // A read that comes between the making and the assignment would see the new bytes.
         fits = fits && !(made_.at(read) > made && made_.at(read) < writes[0]);
@@ -440,8 +450,7 @@ class Compiler {
           if (found == buffer_.end() || member_.contains(root) || root_outside_.contains(root) || bucket_begin_.contains(root)) continue;
           Buffer& buffer = to_.buffers[found->second];
           if (maker.op->outputs.size() == 1 && buffer.life.end == at && buffer.life.bytes == bytes &&
-              Type(in).layout == Type(key.first).layout && Type(in).dtype == Type(key.first).dtype &&
-              MayOverwrite(maker, root, Type(key.first).dims)) {
+              Type(in).layout == Type(key.first).layout && Type(in).dtype == Type(key.first).dtype && MayOverwrite(maker, root, key)) {
             reused = found->second;
             break;
           }

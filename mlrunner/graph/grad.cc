@@ -88,11 +88,11 @@ class Backward {
   }
 
   std::vector<Gradient> Rule(const GradientContext& c) {
-    // A fused op's rule knows its first output's gradient; what else it keeps for that gradient (means, sums) is only differentiated
-    // through
-    // when somebody asks for second derivatives, and then by the primitive form.
-    bool beyond_first = std::any_of(c.grads.begin() + 1, c.grads.end(), [](const Gradient& g) { return g.valid(); });
-    bool by_rule = c.op.def->gradient != nullptr && (c.op.def->expand == nullptr || !beyond_first);
+    // A fused op's rule knows the gradients of its results; what else it keeps for that gradient (means, sums) is only differentiated
+    // through when somebody asks for second derivatives, and then by the primitive form.
+    bool beyond_known = std::any_of(c.grads.begin() + std::min<std::ptrdiff_t>(c.op.def->traits.rule_outputs, std::ssize(c.grads)),
+                                    c.grads.end(), [](const Gradient& g) { return g.valid(); });
+    bool by_rule = c.op.def->gradient != nullptr && (c.op.def->expand == nullptr || !beyond_known);
     if (by_rule) return c.op.def->gradient(c);
     if (c.op.def->expand != nullptr) {
       // The inputs as leaves of their own: one input may be a function of another (a kept sum of the logits), and that way is the outer

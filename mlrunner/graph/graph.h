@@ -149,14 +149,19 @@ struct Op {
 // How a state begins. Random starts are a function of (seed, state's name, element of the logical tensor), so they do not depend on the
 // ranks.
 struct Initializer {
-  enum class Kind : std::uint8_t { kConstant, kNormal, kUniform } kind = Kind::kConstant;
-  double a = 0;  // constant; standard deviation; low
-  double b = 0;  // high
+  enum class Kind : std::uint8_t { kConstant, kNormal, kUniform, kTruncatedNormal, kOrthogonal } kind = Kind::kConstant;
+  double a = 0;  // constant; standard deviation; low; gain
+  double b = 0;  // high; where the normal distribution is cut, in deviations on both sides
   static Initializer Zeros() { return {}; }
   static Initializer Ones() { return {Kind::kConstant, 1, 0}; }
   static Initializer Constant(double value) { return {Kind::kConstant, value, 0}; }
   static Initializer Normal(double deviation) { return {Kind::kNormal, deviation, 0}; }
   static Initializer Uniform(double low, double high) { return {Kind::kUniform, low, high}; }
+  // What lies beyond `cut` deviations is drawn again; so the deviation of what is drawn is smaller: .88 of it, where 2 is the cut.
+  static Initializer TruncatedNormal(double deviation, double cut = 2) { return {Kind::kTruncatedNormal, deviation, cut}; }
+  // Of a matrix (the first dimension by all others): its rows, or columns where it has fewer, are orthogonal and as long as the gain (Saxe
+  // et al. 2014). Each rank makes the whole matrix, in time of its elements times its shorter side, and takes its slice.
+  static Initializer Orthogonal(double gain = 1) { return {Kind::kOrthogonal, gain, 0}; }
   friend bool operator==(const Initializer&, const Initializer&) = default;
 };
 

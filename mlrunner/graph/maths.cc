@@ -78,7 +78,7 @@ Value Cos(Arg a) { return One(kCos, {&a}); }
 Value Abs(Arg a) { return One(kAbs, {&a}); }
 Value Sign(Arg a) { return One(kSign, {&a}); }
 Value Relu(Arg a) { return One(kRelu, {&a}); }
-Value Gelu(Arg a) { return One(kGelu, {&a}); }
+Value Gelu(Arg a, GeluForm form) { return One(form == GeluForm::kTanh ? kGelu : kGeluErf, {&a}); }
 Value Square(Arg a) { return One(kMul, {&a, &a}); }
 Value Less(Arg a, Arg b) { return One(kLess, {&a, &b}); }
 Value Greater(Arg a, Arg b) { return One(kGreater, {&a, &b}); }
@@ -227,10 +227,54 @@ Value OneHot(Arg indices, Dim depth, Dtype dtype) {
   return One(kOneHot, {&indices}, {{Attr::kDim, Shape{std::move(depth)}}, {Attr::kDtype, Code64(dtype)}});
 }
 
+Value SumRows(Arg x, Arg from, Arg to, Dim num_rows) { return One(kSumRows, {&x, &from, &to}, {{Attr::kDim, Shape{std::move(num_rows)}}}); }
+Value AddRows(Arg table, Arg indices, Arg rows) { return One(kAddRows, {&table, &indices, &rows}); }
+Value EmbeddingBag(Arg table, Arg indices, Bag form) {
+  Value rows = Gather(table, indices);
+  if (!rows.valid()) return {};
+  if (indices.value.rank() == 0) return Refuse("EmbeddingBag", indices, "its last dimension is that of a bag", "Reshape one index to (1)");
+  const auto axis = static_cast<std::int64_t>(indices.value.rank()) - 1;
+  if (indices.value.dim(-1).Is(1)) {  // nothing to add up
+    Shape shape = rows.shape();
+    shape.erase(shape.begin() + axis);
+    return Reshape(rows, shape);
+  }
+  return form == Bag::kSum ? ReduceSum(rows, {axis}) : Mean(rows, {axis});
+}
+Value EmbeddingBags(Arg table, Arg indices, Arg offsets, Bag form) {
+  if (!table.value.valid() || !indices.value.valid() || !offsets.value.valid()) return One(kSumRows, {&table, &indices, &offsets});
+  const Dim places = indices.value.dim(0), bags = offsets.value.dim(0);
+  Arg of(One(kBagsOf, {&offsets}, {{Attr::kDim, Shape{places}}}), offsets.where.file, offsets.where.line);
+  Value sums = One(kSumRows, {&table, &indices, &of}, {{Attr::kDim, Shape{bags}}, {Attr::kExtra, std::int64_t{1}}});
+  if (form == Bag::kSum || !sums.valid()) return sums;
+  Shape column(sums.rank(), Dim(1)), counts = column;
+  column[0] = places;
+  counts[0] = bags;
+  Builder& b = *BuilderOf({&table, &indices, &offsets});
+  return sums / Maximum(Reshape(ScatterAdd(of, Fill(b, 1, sums.dtype(), column, table.where), bags), counts), 1);
+}
+Value StackedRows(Arg ids, std::vector<std::int64_t> rows, int axis) {
+  return One(kStackedRows, {&ids}, {{Attr::kAxis, FromFront(ids.value, axis)}, {Attr::kStrides, std::move(rows)}});
+}
+TopKResult TopK(Arg a, int count) {
+  std::vector<Value> both = Apply(kTopK, {&a}, {{Attr::kCount, std::int64_t{count}}});
+  return {both[0], both[1]};
+}
+Value ExpertSlots(Arg experts, std::int64_t num_experts, Dim capacity) {
+  return One(kExpertSlots, {&experts}, {{Attr::kCount, num_experts}, {Attr::kDim, Shape{std::move(capacity)}}});
+}
+Value PairDots(Arg x, Arg rows) { return One(kPairDots, {&x, &rows}); }
+
 Value Softmax(Arg a) { return One(kSoftmax, {&a}); }
 Value LogSoftmax(Arg a) { return One(kLogSoftmax, {&a}); }
 Value CrossEntropy(Arg logits, Arg labels) { return One(kCrossEntropy, {&logits, &labels}); }
+Value BinaryCrossEntropy(Arg logits, Arg targets) { return One(kBinaryCrossEntropy, {&logits, &targets}); }
 Value LayerNorm(Arg x, Arg gain, Arg bias, double epsilon) { return One(kLayerNorm, {&x, &gain, &bias}, {{Attr::kEpsilon, epsilon}}); }
+
+LstmStates Lstm(Arg x, Arg bias, Arg w, Arg h, Arg c) {
+  std::vector<Value> states = Apply(kLstm, {&x, &bias, &w, &h, &c});
+  return {states[0], states[1]};
+}
 
 Vars While(Vars init, std::int64_t bound, const std::function<Value(Builder&, const Vars&)>& condition,
            const std::function<Vars(Builder&, const Vars&)>& body, Location where) {

@@ -36,7 +36,8 @@ Value Cos(Arg a);
 Value Abs(Arg a);
 Value Sign(Arg a);
 Value Relu(Arg a);
-Value Gelu(Arg a);  // the tanh form, as GPT-2 has it
+enum class GeluForm : std::uint8_t { kTanh, kErf };  // as GPT-2 has it; x times the normal distribution's probability below x, as BERT
+Value Gelu(Arg a, GeluForm form = GeluForm::kTanh);
 Value Square(Arg a);
 Value Less(Arg a, Arg b);     // bool
 Value Greater(Arg a, Arg b);  // bool
@@ -93,12 +94,43 @@ Value AvgPool2D(Arg x, std::int64_t kernel, std::int64_t stride);
 Value Gather(Arg table, Arg indices);                   // (V, ...), i (n...) -> (n..., ...); its gradient is IndexedRows
 Value ScatterAdd(Arg indices, Arg rows, Dim num_rows);  // (n), (n, ...) -> (num_rows, ...)
 Value OneHot(Arg indices, Dim depth, Dtype dtype);      // (n...) -> (n..., depth)
+// Row to[i] of the result is a sum that has row from[i] of x in it: the neighbours of a graph's nodes, for (from, to) its edges.
+Value SumRows(Arg x, Arg from, Arg to, Dim num_rows);  // (V, ...), (n), (n) -> (num_rows, ...)
+Value AddRows(Arg table, Arg indices, Arg rows);       // (V, ...), (n), (n, ...) -> the table with the rows added to those
+// Bags of rows of a table, added up or averaged; the gradient of the table is IndexedRows. An empty bag gives zeros.
+enum class Bag : std::uint8_t { kSum, kMean };
+Value EmbeddingBag(Arg table, Arg indices, Bag form = Bag::kSum);                // (V, D), i (..., K): bags of K -> (..., D)
+Value EmbeddingBags(Arg table, Arg indices, Arg offsets, Bag form = Bag::kSum);  // i (n), i (B): where each begins -> (B, D)
+// Of F tables that lie one after the other in one, with so many rows each: the rows of ids (..., F, ...), whose axis `axis` has F. An id
+// that its table does not have is refused.
+Value StackedRows(Arg ids, std::vector<std::int64_t> rows, int axis = -1);
+// The `count` largest of each row of the last dimension, the largest first and of equals the first one, and where they stand.
+struct TopKResult {
+  Value values, places;  // (..., count); i64
+};
+TopKResult TopK(Arg a, int count);
+// Seats at experts with so many each: the i-th of `experts` (n) that goes to expert e gets e * capacity + i; what is over its capacity,
+// num_experts * capacity.
+Value ExpertSlots(Arg experts, std::int64_t num_experts, Dim capacity);
+// x (B, D), rows (B, F, D) -> (B, D + (F + 1) F / 2): x and the products of each pair of the F + 1 vectors of a sample
+Value PairDots(Arg x, Arg rows);
 
 // --- fused; each has a primitive form ---
 Value Softmax(Arg a);  // over the last dimension
 Value LogSoftmax(Arg a);
 Value CrossEntropy(Arg logits, Arg labels);                         // (..., C), i (...) -> (...): -log softmax(logits)[label]
+Value BinaryCrossEntropy(Arg logits, Arg targets);                  // of two classes; targets in [0, 1]: the second's probability
 Value LayerNorm(Arg x, Arg gain, Arg bias, double epsilon = 1e-5);  // over the last dimension
+
+// --- sequences ---
+// A layer of an LSTM over T steps, T a number: z = x[t] + bias + h w'; (i, f, g, o) = (sigmoid, sigmoid, tanh, sigmoid) of its four parts;
+// c = f c + i g; h = o tanh(c). The order of gates is PyTorch's.
+struct LstmStates {
+  Value hidden;  // (T, B, H): after each step
+  Value cell;    // (B, H): after the last
+};
+// x (T, B, 4 H): what the inputs give to the gates; bias (4 H); w (4 H, H); h and c (B, H): before the first step
+LstmStates Lstm(Arg x, Arg bias, Arg w, Arg h, Arg c);
 
 // --- control flow; bodies are functional, values from around them are captured ---
 using Vars = std::vector<Value>;

@@ -56,6 +56,8 @@ struct OpDef {
     bool view = false;         // output 0 is input 0 seen in another shape: no bytes move
     bool source = false;       // its value comes from outside (inputs, first versions): never folded or merged
     bool collective = false;   // communicates: needs a channel at run time, never merged, folded or reordered across its token
+    int updates = 0;           // output i is input i with parts of it changed, for so many i: may write over that input
+    int rule_outputs = 1;      // of a fused op: its gradient rule knows the gradients of so many outputs, the first ones
   } traits;
 };
 

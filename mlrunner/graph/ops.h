@@ -17,7 +17,12 @@ extern const OpDef kConstant, kFill, kIota, kDimSize, kRandomUniform;
 extern const OpDef kReduceSum, kReduceMax, kArgMax, kMatMul;
 extern const OpDef kConv2D, kConv2DInputGrad, kConv2DWeightGrad, kMaxPool2D, kMaxPool2DGrad, kAvgPool2D, kAvgPool2DGrad;
 extern const OpDef kGather, kScatterAdd, kOneHot;
-extern const OpDef kGelu, kGeluGrad, kSoftmax, kSoftmaxGrad, kLogSoftmax, kCrossEntropy, kCrossEntropyGrad, kLayerNorm, kLayerNormGrad;
+extern const OpDef kGelu, kGeluGrad, kGeluErf, kGeluErfGrad, kSoftmax, kSoftmaxGrad, kLogSoftmax, kCrossEntropy, kCrossEntropyGrad,
+    kLayerNorm, kLayerNormGrad;
+extern const OpDef kLstm, kLstmGrad;
+extern const OpDef kSumRows, kBagsOf, kStackedRows, kAddRows, kAdagradRows, kPairDots, kPairDotsGrad;
+extern const OpDef kTopK, kTopKGrad, kExpertSlots;
+extern const OpDef kBinaryCrossEntropy, kBinaryCrossEntropyGrad;
 extern const OpDef kAdamW, kMap;
 extern const OpDef kWhile, kCond;
 extern const OpDef kAllReduce, kAllGather, kReduceScatter, kSend, kRecv;

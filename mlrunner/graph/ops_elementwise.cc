@@ -102,6 +102,15 @@ std::vector<Value> GeluGradExpand(Builder&, const Op&, const std::vector<Value>&
   return {in[1] * ((t + 1.0) * .5 + x * .5 * (1.0 - t * t) * slope)};
 }
 
+// The erf form: x Phi(x), Phi(x) = .5 (1 + erf(x / sqrt 2)); its slope is Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi).
+Value NormalBelow(const Value& x) { return (Erf(x * std::sqrt(.5)) + 1.0) * .5; }
+std::vector<Value> GeluErfExpand(Builder&, const Op&, const std::vector<Value>& in) { return {in[0] * NormalBelow(in[0])}; }
+Gradients GeluErfGradient(const GradientContext& c) { return {c.b.EmitOne(kGeluErfGrad, {c.in[0], G(c)}, {}, c.op.provenance.where)}; }
+std::vector<Value> GeluErfGradExpand(Builder&, const Op&, const std::vector<Value>& in) {
+  const Value& x = in[0];
+  return {in[1] * (NormalBelow(x) + x * Exp(x * x * -.5) * std::sqrt(.5 / M_PI))};
+}
+
 }  // namespace
 
 const OpDef kAdd{"Add", 2, 1, InferArithmetic, AddGradient, nullptr, kCommutative};
@@ -133,5 +142,7 @@ const OpDef kIsFinite{"IsFinite", 1, 1, InferIsFinite, NoGradient, nullptr, kEle
 const OpDef kCast{"Cast", 1, 1, InferCast, CastGradient, nullptr, kElementwise};
 const OpDef kGelu{"Gelu", 1, 1, InferFloatUnary, GeluGradient, GeluExpand, kElementwise};
 const OpDef kGeluGrad{"GeluGrad", 2, 1, InferBroadcast, nullptr, GeluGradExpand, kElementwise};
+const OpDef kGeluErf{"GeluErf", 1, 1, InferFloatUnary, GeluErfGradient, GeluErfExpand, kElementwise};
+const OpDef kGeluErfGrad{"GeluErfGrad", 2, 1, InferBroadcast, nullptr, GeluErfGradExpand, kElementwise};
 
 }  // namespace ropewalk::mlrunner

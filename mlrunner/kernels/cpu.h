@@ -3,6 +3,7 @@
 // Thread rule: pure functions.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "mlrunner/kernels/kernel.h"
@@ -64,5 +65,14 @@ ROPEWALK_IN_CLONES float FastExp(float y) {
   float e = p * __builtin_bit_cast(float, (half + 127) << 23) * __builtin_bit_cast(float, (whole - half + 127) << 23);
   return y < -87.3f ? 0.0f : e;
 }
+
+// For small x the series, since 1 - e^(-2x) loses digits there.
+ROPEWALK_IN_CLONES float FastTanh(float x) {
+  float a = std::fabs(x), e = FastExp(-2 * a), big = (1 - e) / (1 + e), s = x * x;
+  float small = a * (1 + s * (-0.33333333f + s * (0.13333333f + s * (-0.053968254f + s * (0.021869489f - s * 0.0088632355f)))));
+  float magnitude = a < 0.35f ? small : big;
+  return std::copysign(magnitude, x);
+}
+ROPEWALK_IN_CLONES float FastSigmoid(float x) { return 1 / (1 + FastExp(-x)); }
 
 }  // namespace ropewalk::mlrunner

@@ -356,29 +356,35 @@ Result<CompiledKernel> CompileReduce(const KernelRequest& r) {
                         static_cast<std::size_t>(between) * sizeof(float)};
 }
 
-// Any op that is a walk over the output with strides into the input: transposes, broadcasts, slices.
-Result<CompiledKernel> Strided(const KernelRequest& r, Dims strides, std::int64_t offset) {
-  Dims dims = r.out[0].dims;
-  if (dims.empty()) {
-    dims.push_back(1);
-    strides.push_back(0);
-  }
+// Any op that is a walk over the output with strides into the input: transposes, broadcasts, slices. T is as wide as an element.
+template <class T>
+CompiledKernel Walk(const Dims& dims, const Dims& strides, std::int64_t offset, int threads) {
   std::int64_t n = dims.back(), step = strides.back(), rows = n == 0 ? 0 : NumElements(dims) / n;
-  int threads = Threads(r, rows * n);
   return CompiledKernel{[=](const KernelCall& c) {
     ForRows(rows, threads, [&](std::int64_t row) {
       std::int64_t from = offset, rest = row;
       for (std::size_t d = dims.size() - 1; d-- > 0; rest /= dims[d]) from += rest % dims[d] * strides[d];
-      const float* x = In(c, 0) + from;
-      float* y = Out(c, 0) + row * n;
+      const T* x = static_cast<const T*>(c.in[0]) + from;
+      T* y = static_cast<T*>(c.out[0]) + row * n;
       if (step == 1) {
-        CopyBytes(y, x, static_cast<std::size_t>(n) * sizeof(float));
+        CopyBytes(y, x, static_cast<std::size_t>(n) * sizeof(T));
       } else {
         for (std::int64_t i = 0; i < n; ++i) y[i] = x[i * step];
       }
     });
     return Status();
   }};
+}
+Result<CompiledKernel> Strided(const KernelRequest& r, Dims strides, std::int64_t offset) {
+  Dims dims = r.out[0].dims;
+  if (dims.empty()) {
+    dims.push_back(1);
+    strides.push_back(0);
+  }
+  int threads = Threads(r, NumElements(dims));
+  if (r.in[0].dtype == Dtype::kI32) return Walk<std::int32_t>(dims, strides, offset, threads);
+  if (r.in[0].dtype == Dtype::kI64) return Walk<std::int64_t>(dims, strides, offset, threads);
+  return Walk<float>(dims, strides, offset, threads);
 }
 Result<CompiledKernel> CompileTranspose(const KernelRequest& r) {
   if (!AllRowMajor(r)) return Declined();
@@ -450,10 +456,11 @@ Result<CompiledKernel> CompileConstant(const KernelRequest& r) {
     return Status();
   }};
 }
+template <class T>
 Result<CompiledKernel> CompileIota(const KernelRequest& r) {
   std::int64_t n = NumElements(r.out[0].dims);
   return CompiledKernel{[=](const KernelCall& c) {
-    for (std::int64_t i = 0; i < n; ++i) Out(c, 0)[i] = static_cast<float>(i);
+    for (std::int64_t i = 0; i < n; ++i) static_cast<T*>(c.out[0])[i] = static_cast<T>(i);
     return Status();
   }};
 }
@@ -545,12 +552,16 @@ void AddRowKernels(KernelTable& table) {
   add(kScatterAdd, CompileScatterAdd);
   add(kReduceSum, CompileReduce);
   add(kReduceMax, CompileReduce);
-  add(kTranspose, CompileTranspose);
-  add(kBroadcastTo, CompileBroadcast);
-  add(kSlice, CompileSlice);
+  for (Dtype dtype : {Dtype::kF32, Dtype::kI32, Dtype::kI64}) {
+    table.Add(kTranspose, Device::kCpu, dtype, CompileTranspose);
+    table.Add(kBroadcastTo, Device::kCpu, dtype, CompileBroadcast);
+    table.Add(kSlice, Device::kCpu, dtype, CompileSlice);
+  }
   for (const OpDef* def : {&kConcat, &kPad, &kBucket}) add(*def, CompileConcat);
   add(kFill, CompileFill);
-  add(kIota, CompileIota);
+  add(kIota, CompileIota<float>);
+  table.Add(kIota, Device::kCpu, Dtype::kI32, CompileIota<std::int32_t>);
+  table.Add(kIota, Device::kCpu, Dtype::kI64, CompileIota<std::int64_t>);
   add(kDimSize, CompileDimSize);
   for (Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kF16, Dtype::kBF16, Dtype::kI32, Dtype::kI64, Dtype::kU8, Dtype::kBool}) {
     table.Add(kConstant, Device::kCpu, dtype, CompileConstant);

@@ -102,6 +102,9 @@ KernelTable CpuKernels() {
   AddProductKernels(table);
   AddElementwiseKernels(table);
   AddRowKernels(table);
+  AddSequenceKernels(table);
+  AddTableKernels(table);
+  AddRoutingKernels(table);
   return table;
 }
 

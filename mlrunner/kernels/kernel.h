@@ -76,5 +76,8 @@ KernelTable CpuKernels();
 void AddProductKernels(KernelTable& table);      // oneDNN
 void AddElementwiseKernels(KernelTable& table);  // also Map
 void AddRowKernels(KernelTable& table);          // softmax, layer norm, cross entropy, gather, reductions, transposes
+void AddSequenceKernels(KernelTable& table);     // LSTM
+void AddTableKernels(KernelTable& table);        // sums of rows, updates of rows, bags, pairs
+void AddRoutingKernels(KernelTable& table);      // the largest of a row, places at experts
 
 }  // namespace ropewalk::mlrunner

@@ -45,6 +45,10 @@ using RefKernel = std::function<Status(RefCall&)>;
 // Kernels by definition. Strategies add those of their own ops to a copy.
 using RefTable = std::map<const OpDef*, RefKernel>;
 const RefTable& ReferenceKernels();
+// Parts of it that lie in files of their own.
+void AddSequenceReferences(RefTable& table);
+void AddTableReferences(RefTable& table);
+void AddRoutingReferences(RefTable& table);
 
 // Rounds to what an element of `dtype` can hold.
 double RoundTo(Dtype dtype, double value);

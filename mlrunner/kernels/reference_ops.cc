@@ -53,6 +53,15 @@ RefKernel Binary(F f) {
   };
 }
 
+// (logits, targets, g)
+Status BinaryCrossEntropyGrad(RefCall& c) {
+  Dims index(c.out[0].dims.size());
+  for (double& y : c.out[0].data) {
+    y = (1 / (1 + std::exp(-Seen(*c.in[0], index))) - Seen(*c.in[1], index)) * Seen(*c.in[2], index);
+    Next(c.out[0].dims, index);
+  }
+  return {};
+}
 Status Select(RefCall& c) {
   Dims index(c.out[0].dims.size());
   for (double& y : c.out[0].data) {
@@ -373,6 +382,9 @@ double GeluSlope(double x) {
   return .5 * (1 + t) + .5 * x * (1 - t * t) * kGeluScale * (1 + 3 * .044715 * x * x);
 }
 
+double NormalBelow(double x) { return .5 * std::erfc(-x * M_SQRT1_2); }
+double GeluErfSlope(double x) { return NormalBelow(x) + x * std::exp(-.5 * x * x) * std::sqrt(.5 / M_PI); }
+
 // Calls f(first element, row) for each row of the last dimension.
 template <class F>
 void Rows(const RefTensor& x, F f) {
@@ -494,6 +506,10 @@ RefTable MakeTable() {
   table[&kGreater] = Binary([](double a, double b) { return a > b ? 1.0 : 0.0; });
   table[&kEqual] = Binary([](double a, double b) { return a == b ? 1.0 : 0.0; });
   table[&kGeluGrad] = Binary([](double x, double g) { return g * GeluSlope(x); });
+  table[&kGeluErf] = Unary([](double x) { return x * NormalBelow(x); });
+  table[&kGeluErfGrad] = Binary([](double x, double g) { return g * GeluErfSlope(x); });
+  table[&kBinaryCrossEntropy] = Binary([](double x, double t) { return (x > 0 ? x : 0) - x * t + std::log1p(std::exp(-std::fabs(x))); });
+  table[&kBinaryCrossEntropyGrad] = BinaryCrossEntropyGrad;
   table[&kSelect] = Select;
   table[&kNeg] = Unary([](double x) { return -x; });
   table[&kExp] = Unary([](double x) { return std::exp(x); });
@@ -547,6 +563,9 @@ RefTable MakeTable() {
   table[&kLayerNormGrad] = LayerNormGrad;
   table[&kAdamW] = AdamW;
   table[&kMap] = Map;
+  AddSequenceReferences(table);
+  AddTableReferences(table);
+  AddRoutingReferences(table);
   return table;
 }
 

@@ -234,6 +234,69 @@ TEST(Grad, EachOp) {
              Less(ReduceSum(Square(v[0])), 0), [&](Builder& b) { return Vars{Identity(b, v[0]) * v[1]}; },
              [&](Builder& b) { return Vars{Sin(Identity(b, v[0]))}; })[0];
        }},
+      {"sum of rows", {{5, 2}}, [&](Builder& b, const Vs& v) { return SumRows(v[0], ints(b, {1, 3, 1, 4}), ints(b, {0, 2, 0, 2}), 3); }},
+      {"bags", {{5, 2}}, [&](Builder& b, const Vs& v) { return EmbeddingBags(v[0], ints(b, {1, 3, 1, 4}), ints(b, {0, 3, 3})); }},
+      {"bags, averaged",
+       {{5, 2}},
+       [&](Builder& b, const Vs& v) { return EmbeddingBags(Tanh(v[0]), ints(b, {1, 3, 1, 4}), ints(b, {0, 3, 3}), Bag::kMean); }},
+      {"bags of three",
+       {{5, 2}},
+       [&](Builder& b, const Vs& v) { return EmbeddingBag(v[0], Reshape(ints(b, {1, 3, 1, 4, 0, 0}), {2, 3}), Bag::kMean); }},
+      {"bags of one", {{5, 2}}, [&](Builder& b, const Vs& v) { return EmbeddingBag(v[0], Reshape(ints(b, {1, 3, 1}), {3, 1})); }},
+      {"add rows", {{5, 2}, {3, 2}}, [&](Builder& b, const Vs& v) { return AddRows(v[0], ints(b, {1, 3, 1}), v[1]); }},
+      {"adagrad of rows",
+       {{5, 2}, {5, 2}, {3, 2}},
+       [&](Builder& b, const Vs& v) {
+         auto out = b.Emit(kAdagradRows, {v[0], v[1], ints(b, {1, 3, 1}), v[2], b.Number(.1, Dtype::kF64)}, {{Attr::kEpsilon, 1e-3}});
+         return out[0] * 3.0 + out[1];
+       }},
+      {"top k", {{2, 5}}, [](Builder&, const Vs& v) { return TopK(Sin(v[0] * 7.0), 3).values; }},
+      {"second order of top k",
+       {{2, 5}},
+       [](Builder&, const Vs& v) {
+         return ReduceSum(Square(Grad(ReduceSum(Square(TopK(Sin(v[0] * 7.0), 2).values)), {v[0]})[0].Dense()));
+       }},
+      {"pair dots", {{2, 3}, {2, 4, 3}}, [](Builder&, const Vs& v) { return PairDots(v[0], v[1]); }},
+      {"second order of pair dots",
+       {{2, 3}, {2, 2, 3}},
+       [](Builder&, const Vs& v) {
+         auto grads = Grad(ReduceSum(Sin(PairDots(v[0], v[1]))), v);
+         return ReduceSum(Square(grads[0].Dense())) + ReduceSum(Square(grads[1].Dense()));
+       }},
+      {"binary cross entropy", {{2, 3}, {3}}, [](Builder&, const Vs& v) { return BinaryCrossEntropy(v[0] * 4.0 - 2.0, v[1]); }},
+      {"second order of binary cross entropy",
+       {{3}, {3}},
+       [](Builder&, const Vs& v) {
+         auto grads = Grad(ReduceSum(Sin(BinaryCrossEntropy(v[0] * 4.0 - 2.0, v[1]))), v);
+         return ReduceSum(Square(grads[0].Dense()) + grads[0].Dense() * grads[1].Dense());
+       }},
+      {"gelu of erf", {{2, 3}}, [](Builder&, const Vs& v) { return Gelu(v[0] * 2.0 - 1.0, GeluForm::kErf); }},
+      {"second order of gelu of erf",
+       {{2, 3}},
+       [](Builder&, const Vs& v) {
+         return ReduceSum(Square(Grad(ReduceSum(Sin(Gelu(v[0] * 2.0 - 1.0, GeluForm::kErf))), {v[0]})[0].Dense()));
+       }},
+      {"lstm, states after each step",
+       {{3, 2, 12}, {12}, {12, 3}, {2, 3}, {2, 3}},
+       [](Builder&, const Vs& v) { return Lstm(v[0] * 2.0 - 1.0, v[1], v[2] - .5, v[3], v[4]).hidden; }},
+      {"lstm, last cell and one state",
+       {{3, 2, 12}, {12}, {12, 3}, {2, 3}, {2, 3}},
+       [](Builder&, const Vs& v) {
+         LstmStates s = Lstm(v[0] * 2.0 - 1.0, v[1], v[2] - .5, v[3], v[4]);
+         return s.cell * 2.0 + Reshape(SliceAxis(s.hidden, 0, 1, 2), {2, 3});
+       }},
+      {"lstm of one step",
+       {{1, 2, 8}, {8}, {8, 2}, {2, 2}, {2, 2}},
+       [](Builder&, const Vs& v) { return Lstm(v[0], v[1], v[2] - .5, v[3], v[4]).cell; }},
+      {"second order of lstm",
+       {{3, 2, 8}, {8}, {8, 2}, {2, 2}, {2, 2}},
+       [](Builder&, const Vs& v) {
+         LstmStates s = Lstm(v[0] * 2.0 - 1.0, v[1], v[2] - .5, v[3], v[4]);
+         auto grads = Grad(ReduceSum(Square(s.hidden)) + ReduceSum(Square(s.cell)), v);
+         Value sum;
+         for (const Gradient& g : grads) sum = sum.valid() ? sum + ReduceSum(Square(g.Dense())) : ReduceSum(Square(g.Dense()));
+         return sum;
+       }},
       {"adamw", {{3}, {3}, {3}, {3}}, [](Builder& b, const Vs& v) { return AdamWSum(b, v); }},
   };
   for (const Case& test : cases) {

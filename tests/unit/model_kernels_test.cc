@@ -117,6 +117,13 @@ TEST(CpuKernels, Elementwise) {
            2e-6,
            -5,
            5},
+          {"gelu of erf", {big}, [](Builder&, const Vars& v) { return Vars{Gelu(v[0], GeluForm::kErf)}; }, 1e-6, -5, 5},
+          {"gelu of erf, gradient",
+           {big},
+           [](Builder&, const Vars& v) { return Vars{Grad(ReduceSum(Gelu(v[0], GeluForm::kErf)), {v[0]})[0].Dense()}; },
+           2e-6,
+           -5,
+           5},
           {"rest",
            {big, big},
            [](Builder&, const Vars& v) { return Vars{Abs(v[0]), -v[1], Relu(v[0]), Sign(v[1]), Sin(v[0]), Cos(v[0]), Erf(v[1])}; }},
@@ -204,6 +211,14 @@ TEST(CpuKernels, Rows) {
           {"transposes",
            {rows},
            [](Builder&, const Vars& v) { return Vars{Transpose(v[0]), Transpose(v[0], {1, 2, 0}), Transpose(v[0], {1, 0, 2})}; }},
+          {"transposes of indices",
+           {{9, 33}},
+           [](Builder& b, const Vars& v) {
+             auto three = [&](Dtype dtype) {
+               return Cast(Transpose(Reshape(Cast(Ints(b, {8, 0, 8, 2, 1, 5}), dtype), {2, 3})), Dtype::kI32);
+             };
+             return Vars{Gather(v[0], three(Dtype::kI32))};
+           }},
           {"moves",
            {rows},
            [](Builder&, const Vars& v) {
@@ -226,6 +241,104 @@ TEST(CpuKernels, Rows) {
            2},
       },
       0);
+}
+
+TEST(CpuKernels, Sequences) {
+  // T, B, H: one row, lengths that no vector divides, and enough for two threads.
+  auto shapes = [](int t, int b, int h) { return std::vector<Shape>{{t, b, 4 * h}, {4 * h}, {4 * h, h}, {b, h}, {b, h}}; };
+  auto lstm = [](Builder&, const Vars& v) {
+    LstmStates s = Lstm(v[0], v[1], v[2] * .2, v[3], v[4]);
+    Vars all{s.hidden, s.cell};
+    for (const Gradient& g : Grad(ReduceSum(s.hidden * s.hidden) + ReduceSum(s.cell), v)) all.push_back(g);
+    return all;
+  };
+  Check({{"one row", shapes(3, 1, 5), lstm, 4e-6},
+         {"one step", shapes(1, 4, 17), lstm, 4e-6},
+         {"some", shapes(6, 5, 33), lstm, 4e-6},
+         {"two threads", shapes(12, 9, 96), lstm, 4e-6},
+         {"two threads, one row", shapes(90, 1, 96), lstm, 4e-6}},
+        0);
+}
+
+TEST(CpuKernels, Tables) {
+  // Drawn places; n * width is enough for two threads where n is 1,100.
+  auto places = [](Builder& b, std::int32_t n, std::int32_t below, Dtype dtype) {
+    std::vector<std::int32_t> v;
+    Random random(5);
+    for (std::int32_t i = 0; i < n; ++i) v.push_back(static_cast<std::int32_t>(random.Below(static_cast<std::uint64_t>(below))));
+    return dtype == Dtype::kI32 ? Ints(b, v) : Constant(b, Literal::Of(Dtype::kI64, {n}, std::vector<std::int64_t>(v.begin(), v.end())));
+  };
+  for (Dtype dtype : {Dtype::kI32, Dtype::kI64}) {
+    Check(
+        {
+            {"sum of rows, and back",
+             {{40, 33}},
+             [&](Builder& b, const Vars& v) {
+               Value y = SumRows(v[0], places(b, 1100, 40, dtype), places(b, 1100, 7, dtype), 9);
+               return Vars{y, Grad(ReduceSum(y * y * .5), v)[0].Dense()};
+             },
+             4e-6},
+            {"add rows",
+             {{40, 33}, {1100, 33}},
+             [&](Builder& b, const Vars& v) { return Vars{AddRows(v[0], places(b, 1100, 40, dtype), v[1])}; }},
+            {"adagrad of rows",
+             {{40, 33}, {40, 33}, {1100, 33}},
+             [&](Builder& b, const Vars& v) {
+               return b.Emit(kAdagradRows, {v[0], v[1], places(b, 1100, 40, dtype), v[2], b.Number(.1, Dtype::kF32)},
+                             {{Attr::kEpsilon, 1e-6}});
+             },
+             4e-6,
+             .1,
+             1},
+            {"rows of tables",
+             {{30, 5}},
+             [&](Builder& b, const Vars& v) {
+               Value ids = Reshape(places(b, 24, 10, dtype), {4, 3, 2});
+               return Vars{Gather(v[0], StackedRows(ids, {10, 9 + 1, 10}, 1))};
+             }},
+            {"bags",
+             {{30, 5}},
+             [&](Builder& b, const Vars& v) {
+               Value offsets = dtype == Dtype::kI32 ? Ints(b, {0, 3, 3, 20})
+                                                    : Constant(b, Literal::Of(Dtype::kI64, {4}, std::vector<std::int64_t>{0, 3, 3, 20}));
+               return Vars{EmbeddingBags(v[0], places(b, 24, 30, dtype), offsets, Bag::kMean)};
+             }},
+        },
+        0);
+  }
+  Check({{"top k, and its gradient",
+          {{700, 64}},
+          [](Builder& b, const Vars& v) {
+            TopKResult top = TopK(v[0], 3);
+            return Vars{top.values, Grad(ReduceSum(Square(top.values)), v)[0].Dense(), Gather(Iota(b, Dtype::kF32, 64), top.places)};
+          }},
+         {"seats at experts",
+          {{13}},
+          [](Builder& b, const Vars& v) {
+            Value experts = Ints(b, {2, 0, 2, 2, 1, 2, 0});
+            Value wide = Reshape(BroadcastTo(Iota(b, Dtype::kI64, 3), {2, 3}), {6});  // 0, 1, 2, 0, 1, 2
+            return Vars{Gather(v[0], ExpertSlots(experts, 3, 3)), Gather(v[0], ExpertSlots(wide, 4, 1))};
+          }}},
+        0);
+  auto pairs = [](Builder&, const Vars& v) {
+    Value y = PairDots(v[0], v[1]);
+    Vars all{y};
+    for (const Gradient& g : Grad(ReduceSum(y * y * .5), v)) all.push_back(g);
+    return all;
+  };
+  Check({{"pairs", {{3, 16}, {3, 26, 16}}, pairs, 4e-6},
+         {"pairs of many, two threads", {{21, 7}, {21, 40, 7}}, pairs, 4e-6},
+         {"one pair", {{2, 5}, {2, 1, 5}}, pairs},
+         {"binary cross entropy",
+          {{1031}, {1031}},
+          [](Builder&, const Vars& v) {
+            Value y = BinaryCrossEntropy(v[0] * 8.0, v[1]);
+            return Vars{y, Grad(ReduceSum(y), {v[0]})[0].Dense()};
+          },
+          2e-6,
+          0,
+          1}},
+        0);
 }
 
 // Zeros, infinities, not-a-number, and the ends of the range: each pair of them, and rows with one of them among ordinary numbers.
@@ -277,7 +390,9 @@ TEST(CpuKernels, SpecialValuesAsByTheReference) {
   // By the reference's formula -inf gives not-a-number, where the kernels give the limit: so these get no infinities.
   Value low = Maximum(Minimum(x, 1e30), -1e30);
   all.emplace_back("gelu", Gelu(low));
+  all.emplace_back("gelu of erf", Gelu(low, GeluForm::kErf));
   all.emplace_back("gelu gradient", b.EmitOne(kGeluGrad, {low, Maximum(Minimum(y, 1e30), -1e30)}));
+  all.emplace_back("gelu of erf, gradient", b.EmitOne(kGeluErfGrad, {low, Maximum(Minimum(y, 1e30), -1e30)}));
   for (const auto& [name, value] : all) b.Output(name, value);
   auto graph = b.Finish();
   ASSERT_TRUE(graph.ok()) << graph.status().ToString();

@@ -187,6 +187,18 @@ TEST(Passes, EachFusedOpEqualsItsPrimitiveForm) {
   using Leaves = std::vector<Value>;
   auto labels = [](Builder& b) { return Constant(b, Literal::Of(Dtype::kI32, {2, 3}, std::vector<std::int32_t>{0, 4, 2, 2, 1, 3})); };
   auto gradient_of = [](const Value& y, const Value& x) { return Grad(ReduceSum(Sin(y)), {x})[0].Dense(); };
+  auto ints = [](Builder& b, const std::vector<std::int32_t>& v) {
+    return Constant(b, Literal::Of(Dtype::kI32, {static_cast<std::int64_t>(v.size())}, v));
+  };
+  auto table = [](const Leaves& v) { return Reshape(v[0], {6, 5}); };
+  auto three_rows = [](const Leaves& v) { return Reshape(Concat({v[1], v[2], v[1] * v[2]}, 0), {3, 5}); };
+  auto first_rows = [](const Leaves& v) { return Reshape(SliceAxis(v[0], 1, 0, 1), {2, 5}); };
+  // (2, 3, 20), (20), (20, 5), (3, 5), (3, 5)
+  auto lstm_inputs = [](const Leaves& v) {
+    Value x = Concat({v[0], v[0] * .5, Sin(v[0]), -v[0]}, 2), bias = Concat({v[1], -v[1], v[2], v[1] * v[2]}, 0);
+    Value w = Reshape(bias, {20, 1}) * Reshape(v[2], {1, 5}), h = Reshape(SliceAxis(v[0], 0, 1, 2), {3, 5});
+    return Leaves{x, bias, w, h, h * 2.0};
+  };
   struct Case {
     const OpDef* def;
     std::function<Vars(Builder&, const Leaves&)> function;  // of (2, 3, 5), (5), (5)
@@ -194,6 +206,32 @@ TEST(Passes, EachFusedOpEqualsItsPrimitiveForm) {
   const std::vector<Case> cases = {
       {&kGelu, [](Builder&, const Leaves& v) { return Vars{Gelu(v[0])}; }},
       {&kGeluGrad, [&](Builder&, const Leaves& v) { return Vars{gradient_of(Gelu(v[0]), v[0])}; }},
+      {&kGeluErf, [](Builder&, const Leaves& v) { return Vars{Gelu(v[0], GeluForm::kErf)}; }},
+      {&kGeluErfGrad, [&](Builder&, const Leaves& v) { return Vars{gradient_of(Gelu(v[0], GeluForm::kErf), v[0])}; }},
+      {&kLstm, [&](Builder& b, const Leaves& v) { return b.Emit(kLstm, lstm_inputs(v)); }},
+      {&kLstmGrad,
+       [&](Builder& b, const Leaves& v) {
+         Leaves in = lstm_inputs(v);
+         Vars forward = b.Emit(kLstm, in);
+         return b.Emit(kLstmGrad, {in[2], in[4], forward[2], forward[3], Sin(forward[0]), Sin(forward[1])});
+       }},
+      {&kSumRows, [&](Builder& b, const Leaves& v) { return Vars{SumRows(table(v), ints(b, {0, 5, 2, 2}), ints(b, {1, 0, 1, 3}), 4)}; }},
+      {&kAddRows, [&](Builder& b, const Leaves& v) { return Vars{AddRows(table(v), ints(b, {1, 3, 1}), three_rows(v))}; }},
+      {&kAdagradRows,
+       [&](Builder& b, const Leaves& v) {
+         return b.Emit(kAdagradRows, {table(v), Square(table(v)), ints(b, {1, 3, 1}), three_rows(v), b.Number(.1, Dtype::kF64)},
+                       {{Attr::kEpsilon, .01}});
+       }},
+      {&kPairDots, [&](Builder&, const Leaves& v) { return Vars{PairDots(first_rows(v), v[0])}; }},
+      {&kPairDotsGrad,
+       [&](Builder&, const Leaves& v) {
+         Value x = first_rows(v);
+         auto grads = Grad(ReduceSum(Sin(PairDots(x, v[0]))), {x, v[0]});
+         return Vars{grads.begin(), grads.end()};
+       }},
+      {&kTopKGrad, [&](Builder&, const Leaves& v) { return Vars{gradient_of(TopK(v[0], 2).values, v[0])}; }},
+      {&kBinaryCrossEntropy, [](Builder&, const Leaves& v) { return Vars{BinaryCrossEntropy(v[0] * 3.0, v[1])}; }},
+      {&kBinaryCrossEntropyGrad, [&](Builder&, const Leaves& v) { return Vars{gradient_of(BinaryCrossEntropy(v[0] * 3.0, v[1]), v[0])}; }},
       {&kSoftmax, [](Builder&, const Leaves& v) { return Vars{Softmax(v[0])}; }},
       {&kSoftmaxGrad, [&](Builder&, const Leaves& v) { return Vars{gradient_of(Softmax(v[0]), v[0])}; }},
       {&kLogSoftmax, [](Builder&, const Leaves& v) { return Vars{LogSoftmax(v[0])}; }},

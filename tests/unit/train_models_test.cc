@@ -1,48 +1,14 @@
 // The models: shapes and sizes, gradients against central differences in float64, and what a place of a GPT may see.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <functional>
-
-#include "base/random.h"
-#include "mlrunner/graph/grad.h"
-#include "mlrunner/graph/maths.h"
-#include "mlrunner/graph/passes/pass.h"
-#include "mlrunner/kernels/reference.h"
 #include "mlrunner/models/gpt.h"
-#include "mlrunner/models/layers.h"
 #include "mlrunner/models/mlp.h"
+#include "tests/unit/built_models.h"
 
 namespace ropewalk::mlrunner {
 namespace {
 
-constexpr std::int64_t kRows = 3, kLength = 5, kVocabulary = 7;
-
-struct Built {
-  Graph graph;  // outputs: the loss, the logits, the gradient of each parameter
-  std::vector<std::string> parameters;
-  std::int64_t numbers = 0;  // of all parameters
-  std::string logits;        // their shape
-};
-Built Finish(Builder& b, const Model& model, const Value& labels) {
-  Built built;
-  Value loss = Mean(CrossEntropy(model.logits, labels));
-  b.Output("loss", loss);
-  b.Output("logits", model.logits);
-  for (const Gradient& gradient : Grad(loss, {model.parameters.begin(), model.parameters.end()})) b.Output("gradient", gradient);
-  built.logits = ToString(model.logits.shape(), b.graph().symbols);
-  for (const Parameter& parameter : model.parameters) {
-    built.parameters.push_back(b.graph().state(parameter.state).name);
-    built.numbers += NumElements(parameter.shape()).Constant().value_or(0);
-  }
-  auto graph = b.Finish();
-  EXPECT_TRUE(graph.ok()) << graph.status().ToString();
-  if (!graph.ok()) return built;
-  auto wide = ChangeFloats(*graph, Dtype::kF32, Dtype::kF64);
-  EXPECT_TRUE(wide.ok() && Check(*wide).ok());
-  if (wide.ok()) built.graph = *wide;
-  return built;
-}
+constexpr std::int64_t kLength = 5, kVocabulary = 7;
 
 Built BuildMlp(const MlpShape& shape, std::int64_t features) {
   Builder b;
@@ -55,52 +21,6 @@ Built BuildGpt(const GptShape& shape) {
   return Finish(b, Gpt(b, shape, ids), labels);
 }
 GptShape SmallGpt(bool tied) { return {.vocabulary = kVocabulary, .length = kLength, .width = 6, .heads = 2, .layers = 2, .tied = tied}; }
-
-std::vector<RefTensor> Inputs(const Graph& graph, std::uint64_t seed, std::int64_t ids) {
-  Random random(seed);
-  std::vector<RefTensor> inputs;
-  for (ValueId id : graph.inputs) {
-    RefTensor tensor{Evaluate(graph.value(id).type.shape, {kRows}), {}};
-    for (std::int64_t i = 0; i < NumElements(tensor.dims); ++i) {
-      bool real = IsFloat(graph.value(id).type.dtype);
-      tensor.data.push_back(real ? random.Unit() * 2 - 1 : static_cast<double>(random.Below(static_cast<std::uint64_t>(ids))));
-    }
-    inputs.push_back(std::move(tensor));
-  }
-  return inputs;
-}
-
-// A few elements of every parameter, drawn from a seed.
-void GradientsAreDifferences(const Built& built, std::int64_t ids) {
-  std::vector<RefTensor> inputs = Inputs(built.graph, 7, ids);
-  std::map<std::string, RefTensor> states;
-  auto at = Evaluate(built.graph, {kRows}, inputs, states);
-  ASSERT_TRUE(at.ok()) << at.status().ToString();
-  // Away from the start, where many gradients are small or nothing.
-  Random random(11);
-  for (auto& [name, tensor] : states) {
-    for (double& value : tensor.data) value += (random.Unit() - .5) * .6;
-  }
-  at = Evaluate(built.graph, {kRows}, inputs, states);
-  ASSERT_TRUE(at.ok());
-  for (std::size_t p = 0; p < built.parameters.size(); ++p) {
-    const RefTensor& gradient = at->outputs[2 + p];
-    double largest = 0;
-    for (int trial = 0; trial < 4; ++trial) {
-      std::size_t element = random.Below(gradient.data.size());
-      double losses[2];
-      for (int side : {0, 1}) {
-        std::map<std::string, RefTensor> moved = states;
-        moved[built.parameters[p]].data[element] += side == 0 ? -1e-5 : 1e-5;
-        losses[side] = Evaluate(built.graph, {kRows}, inputs, moved)->outputs[0].data[0];
-      }
-      double difference = (losses[1] - losses[0]) / 2e-5;
-      EXPECT_NEAR(gradient.data[element], difference, 1e-6 * std::max(1.0, std::fabs(difference))) << built.parameters[p];
-      for (double value : gradient.data) largest = std::max(largest, std::fabs(value));
-    }
-    EXPECT_GT(largest, 0) << built.parameters[p] << " learns nothing";
-  }
-}
 
 TEST(Models, MlpShapesAndSizes) {
   Built built = BuildMlp({.hidden = {512, 512}, .classes = 10}, 784);
