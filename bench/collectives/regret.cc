@@ -1,10 +1,13 @@
-// Every candidate of the chooser against each other: ranks as processes that calibrate, and then run, size by size, all candidates in turn.
+// Every candidate of the chooser against each other: ranks as processes that run, size by size, all candidates in turn.
 //
-// usage: bench_regret RANKS shared|tcp SECONDS_OF_CANDIDATE SIZE[,SIZE...] FOLDER     lines of JSON, one for each candidate and size
+// usage: bench_regret RANKS shared|tcp SECONDS_OF_CANDIDATE FOLDER [SIZE,...]     lines of JSON, one for each candidate and size
+//
+// Costs are those in FOLDER; where there are none the ranks calibrate, and keep them there. So who runs it once without sizes, and then
+// with them, has predictions and choices that know nothing of the processes in which they are judged.
 //
 // All meet in a barrier, each rank takes its own time of a call, the slowest one's counts. The calls of a candidate are cut into kRounds
 // blocks, and in each round each has one, forwards and backwards in turn: whatever makes the machine slower for a while does so to all. Of
-// a block the median is said. FOLDER is where costs are kept.
+// a block the median is said.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -73,7 +76,7 @@ class Rank {
     const collective::Chosen chosen = all_.chooser()->For(any);
     std::vector<Contender> contenders;
     for (collective::Candidate& candidate : collective::CandidatesFor({.collective = any.collective, .dtype = any.dtype}, ground)) {
-      const auto ns = collective::NsOf(all_.chooser()->costs().model, candidate, any.count);
+      const auto ns = collective::NsOf(all_.chooser()->costs(), candidate, any.count);
       if (!ns.ok()) continue;
       const collective::Choice& choice = candidate.choice;
       const bool is_whole = choice.segment_bytes >= any.count * static_cast<std::int64_t>(sizeof(float));
@@ -128,7 +131,7 @@ class Rank {
 
   void Block(Contender* one, int round) {
     std::vector<double> us(static_cast<std::size_t>(one->calls * (round + 1) / kRounds - one->calls * round / kRounds));
-    OneUs(one->call);  // the first after another's
+    if (one->calls > kCallsMin) OneUs(one->call);  // the first after another's; of those that take milliseconds it counts like the others
     for (double& time : us) time = OneUs(one->call);
     AllMax(&us);
     std::nth_element(us.begin(), us.begin() + static_cast<std::ptrdiff_t>(us.size() / 2), us.end());
@@ -154,8 +157,8 @@ class Rank {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 6) {
-    std::fprintf(stderr, "usage: bench_regret RANKS shared|tcp SECONDS_OF_CANDIDATE SIZE[,SIZE...] FOLDER\n");
+  if (argc != 5 && argc != 6) {
+    std::fprintf(stderr, "usage: bench_regret RANKS shared|tcp SECONDS_OF_CANDIDATE FOLDER [SIZE,...]\n");
     return 2;
   }
   const int ranks = std::atoi(argv[1]);
@@ -165,23 +168,35 @@ int main(int argc, char** argv) {
     rendezvous.exchange = [&](const std::string& mine) { return Result<std::vector<std::string>>(bench::Exchange(hub, mine, ranks)); };
     const double begin = NowUs();
     const auto all = Must(collective::Communicator::Connect(
-        std::move(rendezvous), {.wire = wire, .choose_by = collective::ChooseBy::kMeasuredCosts, .costs_folder = argv[5]}));
+        std::move(rendezvous), {.wire = wire, .choose_by = collective::ChooseBy::kKeptCosts, .costs_folder = argv[4]}));
     const double connected = NowUs();
     (void)all->chooser()->For({.count = 1});  // makes the table
-    const collective::LinkModel& model = all->chooser()->costs().model;
+    const collective::Costs& costs = all->chooser()->costs();
+    const collective::LinkModel& model = costs.model;
     if (rank == 0) {
       std::printf(
-          "{\"connect_ms\": %.1f, \"table_ms\": %.1f, \"call_ns\": %.1f, \"latency_ns\": %.1f, \"overhead_ns\": %.1f, "
+          "{\"kept\": %s, \"connect_ms\": %.1f, \"table_ms\": %.1f, \"call_ns\": %.1f, \"latency_ns\": %.1f, \"overhead_ns\": %.1f, "
           "\"ns_per_byte\": %.4f, \"alone_ns_per_byte\": %.4f, \"reduce_ns_per_byte\": %.4f, \"copy_ns_per_byte\": %.4f, \"beyond\": [",
-          (connected - begin) / 1000, (NowUs() - connected) / 1000, model.call_ns, model.latency_ns, model.overhead_ns, model.ns_per_byte,
-          model.alone_ns_per_byte, model.reduce_ns_per_byte, model.copy_ns_per_byte);
+          costs.from == collective::CostsFrom::kFile ? "true" : "false", (connected - begin) / 1000, (NowUs() - connected) / 1000,
+          model.call_ns, model.latency_ns, model.overhead_ns, model.ns_per_byte, model.alone_ns_per_byte, model.reduce_ns_per_byte,
+          model.copy_ns_per_byte);
       for (std::size_t i = 0; i < model.beyond.size(); ++i)
         std::printf("%s[%lld, %.4f, %.4f, %.4f]", i == 0 ? "" : ", ", static_cast<long long>(model.beyond[i].bytes),
                     model.beyond[i].ns_per_byte, model.beyond[i].reduce_ns_per_byte, model.beyond[i].copy_ns_per_byte);
+      std::printf("], \"corrections\": [");
+      for (std::size_t i = 0; i < costs.corrections.curves().size(); ++i) {
+        const collective::Corrections::Curve& curve = costs.corrections.curves()[i];
+        std::printf("%s[\"%s\", %lld, %d", i == 0 ? "" : ", ", curve.algorithm.c_str(), static_cast<long long>(curve.segment_bytes),
+                    curve.channels);
+        for (const collective::Corrections::Point& point : curve.points)
+          std::printf(", [%lld, %.4f]", static_cast<long long>(point.bytes), point.factor);
+        std::printf("]");
+      }
       std::printf("]}\n");
+      std::fflush(stdout);
     }
     Rank of_bench(*all, std::atof(argv[3]));
-    for (const char* at = argv[4];; ++at) {
+    for (const char* at = argc > 5 ? argv[5] : nullptr; at != nullptr; ++at) {
       char* end = nullptr;
       of_bench.Measure(std::strtoll(at, &end, 10));
       if (*end == '\0') break;

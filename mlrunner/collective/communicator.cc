@@ -113,7 +113,7 @@ class Connected : public Communicator {
   // Before its program has it.
   Status LearnCosts() {
     if (options_.choose_by == ChooseBy::kFixedSizes) return {};
-    ASSIGN_OR_RETURN(Costs costs, CostsOf(this, options_.choose_by, machines_, options_.costs_folder));
+    ASSIGN_OR_RETURN(Costs costs, CostsOf(this, options_.choose_by, GroundHere(), machines_, options_.costs_folder));
     chooser_ = std::make_unique<Chooser>(GroundHere(), std::move(costs));
     return {};
   }

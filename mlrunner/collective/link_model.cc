@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/sim/topology.h"
+#include "mlrunner/collective/folded.h"
 #include "mlrunner/collective/simulate.h"
 
 namespace ropewalk::collective {
@@ -115,6 +116,16 @@ void Numbers(Model& model, Visit visit) {
     visit(*number);
 }
 
+// Of ranks that read each other's memory: the port through which each takes is all that there is.
+sim::Topology ReadersOf(std::int32_t ranks, const sim::NetworkOptions& network) {
+  sim::Topology topology{.hosts = ranks, .switches = 1};
+  for (std::int32_t rank = 0; rank < ranks; ++rank) {
+    topology.Connect(rank, ranks, {.latency_ns = network.latency_ns});
+    topology.Connect(ranks, rank, {.ns_per_byte = network.ns_per_byte});
+  }
+  return topology;
+}
+
 // For each rank a port through which all that it sends leaves, and one through which all that it takes comes, as fast as the fastest of its
 // links; from each to each a link for the pair.
 sim::Topology TopologyOf(const LinkModel& model) {
@@ -161,7 +172,7 @@ Line FitLine(std::span<const Timing> timings) {
 }
 
 LinkModel FitLinks(const LinkTimings& timings) {
-  LinkModel model;
+  LinkModel model{.reads_in_place = timings.shares_memory};
   model.copy_ns_per_byte = timings.copy_ns_per_byte;
   // Where a message is read in the sender's memory, the fold does what taking it would have cost, and a little more.
   auto reduce_ns_per_byte = [&](double fold, double copy) { return std::max(0.0, fold - (timings.shares_memory ? copy : 0)); };
@@ -237,6 +248,7 @@ ByteCosts CostsAt(const LinkModel& model, std::int64_t bytes) {
 std::string Encode(const LinkModel& model) {
   std::string bytes;
   ByteWriter writer(&bytes);
+  writer.Fixed(static_cast<std::uint8_t>(model.reads_in_place));
   Numbers(model, [&](double number) { writer.Fixed(number); });
   writer.Varint(model.beyond.size());
   for (const ByteCosts& costs : model.beyond) {
@@ -260,6 +272,9 @@ Result<LinkModel> DecodeLinkModel(std::string_view bytes) {
     is_well = is_well && std::isfinite(value) && value >= 0;
     return value;
   };
+  const auto reads_in_place = reader.Fixed<std::uint8_t>();
+  is_well = reads_in_place <= 1;
+  model.reads_in_place = reads_in_place == 1;
   Numbers(model, [&](double& value) { value = number(); });
   std::int64_t last_bytes = kNearBytes;
   for (std::uint64_t left = reader.Varint(); left > 0 && reader.ok(); --left) {
@@ -299,6 +314,8 @@ Result<double> PredictNs(const LinkModel& model, const Plan& plan, const Sizes& 
                           .copy_ns_per_byte = costs.copy_ns_per_byte};
   const std::vector<std::int32_t> rack_of_rank = RacksOf(plan.header.request.nodes);
   const bool knows_pairs = model.pairs.size() > 1;
+  FoldedPrograms programs(&plan.header, &options.sizes);
+  for (const Program& program : plan.programs) RETURN_IF_ERROR(programs.Add(program));
   auto simulate = [&]() -> Result<SimulateReport> {
     if (knows_pairs)
       options.topology = std::make_shared<const sim::Topology>(TopologyOf(model));
@@ -306,7 +323,9 @@ Result<double> PredictNs(const LinkModel& model, const Plan& plan, const Sizes& 
       options.topology = std::make_shared<const sim::Topology>(
           sim::Racks(rack_of_rank, {options.network.ns_per_byte, options.network.latency_ns},
                      {model.across_ns_per_byte, static_cast<sim::TimeUs>(std::llround(model.across_latency_ns))}));
-    return Simulate(plan, options);
+    else if (model.reads_in_place)
+      options.topology = std::make_shared<const sim::Topology>(ReadersOf(plan.header.request.ranks, options.network));
+    return Simulate(plan.header, programs, options);
   };
   ASSIGN_OR_RETURN(SimulateReport report, simulate());
   if (knows_pairs) return model.call_ns + static_cast<double>(report.end_ns);

@@ -40,6 +40,8 @@ struct ByteCosts {
 using PairLines = std::vector<std::vector<Line>>;
 
 struct LinkModel {
+  // Whoever takes a message reads it where the sender has it: what one rank sends to several at once, each of them takes at its own rate.
+  bool reads_in_place = false;
   double call_ns = 0;
   double latency_ns = 0;          // α
   double overhead_ns = 0;         // o

@@ -361,15 +361,19 @@ Result<std::uint64_t> CountSteps(const Header& header, const Program& program, c
 }
 
 Result<SimulateReport> Simulate(const Plan& plan, const SimulateOptions& options) {
-  const std::int32_t ranks = plan.header.request.ranks;
-  if (plan.programs.size() != static_cast<std::size_t>(ranks))
-    return Status(Code::kInvalid, "COLL02", "simulate: a program for each rank is needed",
-                  "for " + std::to_string(ranks) + " ranks there are " + std::to_string(plan.programs.size()) + " programs",
-                  "simulate what BuildPlan() returned");
-  RETURN_IF_ERROR(CheckOptions(ranks, options));
   FoldedPrograms programs(&plan.header, &options.sizes);
   for (const Program& program : plan.programs) RETURN_IF_ERROR(programs.Add(program));
-  return Run(plan.header, programs, options);
+  return Simulate(plan.header, programs, options);
+}
+
+Result<SimulateReport> Simulate(const Header& header, const FoldedPrograms& programs, const SimulateOptions& options) {
+  const std::int32_t ranks = header.request.ranks;
+  if (programs.ranks() != ranks)
+    return Status(Code::kInvalid, "COLL02", "simulate: a program for each rank is needed",
+                  "for " + std::to_string(ranks) + " ranks there are " + std::to_string(programs.ranks()) + " programs",
+                  "simulate what BuildPlan() returned");
+  RETURN_IF_ERROR(CheckOptions(ranks, options));
+  return Run(header, programs, options);
 }
 
 Result<SimulateReport> Simulate(std::string_view algorithm, const Request& request, const SimulateOptions& options) {

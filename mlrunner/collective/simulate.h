@@ -19,6 +19,8 @@
 
 namespace ropewalk::collective {
 
+class FoldedPrograms;  // folded.h
+
 struct SimulateOptions {
   Sizes sizes;
   sim::NetworkOptions network;
@@ -50,6 +52,8 @@ struct SimulateReport {
 // kInvalid when the plan comes to no end (COLL03), when there is not a program, start and slowness for each rank (COLL02), or when the
 // topology is not sound (SIM01), or when ranks have no hosts of their own (COLL02).
 Result<SimulateReport> Simulate(const Plan& plan, const SimulateOptions& options);
+// Of programs that are folded already, of `header` and `options.sizes`: for who puts one plan on several networks.
+Result<SimulateReport> Simulate(const Header& header, const FoldedPrograms& programs, const SimulateOptions& options);
 // The same without a plan: each rank's program is written, folded and dropped before the next one's. So thousands of ranks fit where their
 // programs would not. Fails as BuildPlan(), too.
 Result<SimulateReport> Simulate(std::string_view algorithm, const Request& request, const SimulateOptions& options);

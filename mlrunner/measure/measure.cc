@@ -249,6 +249,7 @@ class Rank {
     if (all_->rank() != 0) return {};
     point.is_chosen = point.algorithm == chosen_;
     ASSIGN_OR_RETURN(double predicted_ns, collective::PredictNs(report_.wires.back().model, contender->plan, contender->shape.sizes));
+    if (ChoosesByCosts()) predicted_ns *= all_->chooser()->costs().corrections.FactorOf(contender->plan.header, contender->call.count);
     point.predicted_us = predicted_ns / 1000;
     gang_.Report(fmt::format("{} of {} bytes over {}: {:.1f} us", point.algorithm, point.bytes, point.wire, point.median_us));
     report_.points.push_back(std::move(point));

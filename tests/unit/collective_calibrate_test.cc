@@ -224,6 +224,31 @@ TEST(LinkModel, ABytesCostLiesBetweenThatOfOneAndOfAllRanks) {
   EXPECT_NEAR(took("broadcast_tree", Collective::kBroadcast), 1 + 2 * (7. / 3 - 1) / 7, .01);
 }
 
+// Of a central sum all others take the root's vector: over links one after the other, from its memory each at its own rate.
+TEST(LinkModel, WhatIsReadInPlaceLeavesARankAsOftenAsItIsTaken) {
+  for (const std::int32_t ranks : {3, 5}) {
+    auto took = [&](const char* algorithm, bool reads_in_place) {
+      auto plan = BuildPlan(algorithm, {.ranks = ranks});
+      EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+      LinkModel model = Memory();
+      model.latency_ns = model.overhead_ns = model.call_ns = 0;
+      model.ns_per_byte = model.alone_ns_per_byte = 1;
+      model.reduce_ns_per_byte = 0;
+      model.reads_in_place = reads_in_place;
+      auto ns = PredictNs(model, *plan, {.count = 25'000 * ranks});
+      EXPECT_TRUE(ns.ok()) << ns.status().ToString();
+      return *ns / (100'000 * ranks);
+    };
+    // The root takes P - 1 vectors, and then it is 1 or P - 1 again.
+    EXPECT_NEAR(took("central_ps", true), ranks, .01 * ranks);
+    EXPECT_NEAR(took("central_ps", false), 2 * (ranks - 1), .02 * ranks);
+    // The control: here each takes from as many as it sends to.
+    EXPECT_NEAR(took("direct", true), took("direct", false), .01);
+  }
+  EXPECT_TRUE(FitLinks(MeasuredIn(Memory(), 4, true)).reads_in_place);
+  EXPECT_FALSE(FitLinks(MeasuredIn(Network(), 4, false)).reads_in_place);
+}
+
 // A machine so busy that more bytes seem to take less time.
 TEST(LinkModel, WhereNoiseHidesABytesCostTheBestRateCounts) {
   LinkTimings timings{.ranks = 2, .chain_ns = 3e3};

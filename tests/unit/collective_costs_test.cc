@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/hash.h"
 #include "mlrunner/collective/run/link_costs.h"
 #include "tests/unit/collective_gang.h"
@@ -44,6 +45,12 @@ class CostsOnFile : public ::testing::Test {
     model.from_first = {{}, {21'000, .25}};
     return model;
   }
+  static Costs SomeCosts(double call_ns = 1'500) {
+    Costs costs{.model = SomeModel(call_ns), .measured_at_s = 1'796'000'000};
+    for (const std::int64_t bytes : {768, 3'072}) costs.corrections.Add({.algorithm = "direct", .segment_bytes = 64 << 10}, bytes, 1.25);
+    costs.corrections.Add({.algorithm = "recursive_doubling", .segment_bytes = 64 << 10}, 768, .8);
+    return costs;
+  }
   static std::string BytesOf(const std::string& path) {
     std::ostringstream bytes;
     bytes << std::ifstream(path, std::ios::binary).rdbuf();
@@ -58,23 +65,25 @@ class CostsOnFile : public ::testing::Test {
 TEST_F(CostsOnFile, AreFoundAgainAndBelongToTheirOwner) {
   EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL34");
   EXPECT_EQ(ReadCosts(folder_, key_).status().code(), Code::kNotFound);
-  ASSERT_TRUE(WriteCosts(folder_, key_, SomeModel()).ok());
+  ASSERT_TRUE(WriteCosts(folder_, key_, SomeCosts()).ok());
   auto found = ReadCosts(folder_, key_);
   ASSERT_TRUE(found.ok()) << found.status().ToString();
-  EXPECT_EQ(Encode(*found), Encode(SomeModel()));
+  EXPECT_EQ(Encode(*found), Encode(SomeCosts()));
+  EXPECT_EQ(found->from, CostsFrom::kNowhere) << "who asked for it knows";
+  EXPECT_EQ(found->measured_at_s, SomeCosts().measured_at_s);
   struct stat info = {};
   ASSERT_EQ(stat(CostsFile(folder_, key_).c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
   ASSERT_EQ(stat(folder_.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0700u);
-  ASSERT_TRUE(WriteCosts(folder_, key_, SomeModel(7)).ok());
-  EXPECT_EQ(ReadCosts(folder_, key_)->call_ns, 7);
+  ASSERT_TRUE(WriteCosts(folder_, key_, SomeCosts(7)).ok());
+  EXPECT_EQ(ReadCosts(folder_, key_)->model.call_ns, 7);
   // Nothing is left beside it.
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
 }
 
 TEST_F(CostsOnFile, OfOtherRanksWiresOrMachinesAreOthers) {
-  ASSERT_TRUE(WriteCosts(folder_, key_, SomeModel()).ok());
+  ASSERT_TRUE(WriteCosts(folder_, key_, SomeCosts()).ok());
   for (const std::string& other :
        {CostsKey(false, {"here", "here"}, {0, 0}), CostsKey(true, {"here", "here", "here"}, {0, 0, 0}), CostsKey(true, {"here"}, {0}),
         CostsKey(true, {"there", "there"}, {0, 0}), CostsKey(false, {"here", "there"}, {0, 1}), CostsKey(false, {"there", "here"}, {0, 1}),
@@ -88,7 +97,7 @@ TEST_F(CostsOnFile, OfOtherRanksWiresOrMachinesAreOthers) {
 }
 
 TEST_F(CostsOnFile, ThatAreDamagedAreNotBelieved) {
-  ASSERT_TRUE(WriteCosts(folder_, key_, SomeModel()).ok());
+  ASSERT_TRUE(WriteCosts(folder_, key_, SomeCosts()).ok());
   const std::string path = CostsFile(folder_, key_), whole = BytesOf(path);
   ASSERT_GT(whole.size(), 100u);
   for (std::size_t at = 0; at < whole.size(); ++at)
@@ -122,7 +131,7 @@ TEST_F(CostsOnFile, NumbersThatNoMeasurementGivesAreNotBelieved) {
   for (const double number : {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     LinkModel model = SomeModel();
     model.ns_per_byte = number;
-    ASSERT_TRUE(WriteCosts(folder_, key_, model).ok());
+    ASSERT_TRUE(WriteCosts(folder_, key_, {.model = model}).ok());
     EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL35") << number;
     model = SomeModel();
     model.beyond[1].copy_ns_per_byte = number;
@@ -135,21 +144,45 @@ TEST_F(CostsOnFile, NumbersThatNoMeasurementGivesAreNotBelieved) {
   std::swap(disordered.beyond[0].bytes, disordered.beyond[1].bytes);
   EXPECT_EQ(DecodeLinkModel(Encode(disordered)).status().tag(), "COLL35");
   EXPECT_TRUE(DecodeLinkModel(Encode(SomeModel())).ok());
+  std::string neither = Encode(SomeModel());
+  neither[0] = 2;  // what is read in place is or is not
+  EXPECT_EQ(DecodeLinkModel(neither).status().tag(), "COLL35");
+}
+
+// An earlier version's, which has no corrections, has another form in its key: it is not found, nor believed where it lies in the way.
+TEST_F(CostsOnFile, OfAnotherFormAreMeasuredAgain) {
+  std::string older = key_;
+  const std::size_t version = older.find("ropewalk-links-2");
+  ASSERT_NE(version, std::string::npos);
+  older[version + 15] = '1';
+  EXPECT_NE(CostsFile(folder_, older), CostsFile(folder_, key_));
+  ASSERT_TRUE(WriteCosts(folder_, older, SomeCosts()).ok());
+  EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL34");
+  std::filesystem::rename(CostsFile(folder_, older), CostsFile(folder_, key_));
+  EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL35");
+  // Of this form, with a model alone where costs should be.
+  std::string bytes;
+  ByteWriter writer(&bytes);
+  writer.Sized(key_);
+  writer.Sized(Encode(SomeModel()));
+  writer.Fixed(Checksum64(bytes));
+  Put(CostsFile(folder_, key_), bytes);
+  EXPECT_EQ(ReadCosts(folder_, key_).status().tag(), "COLL35");
 }
 
 TEST_F(CostsOnFile, WhoReadsWhileOthersWriteHasOneOrTheOther) {
-  ASSERT_TRUE(WriteCosts(folder_, key_, SomeModel(0)).ok());
+  ASSERT_TRUE(WriteCosts(folder_, key_, SomeCosts(0)).ok());
   std::atomic<bool> is_over{false};
   std::vector<std::thread> writers;
   for (int writer = 0; writer < 3; ++writer)
     writers.emplace_back([&, writer] {
-      for (int i = 0; i < 100; ++i) EXPECT_TRUE(WriteCosts(folder_, key_, SomeModel(writer)).ok());
+      for (int i = 0; i < 100; ++i) EXPECT_TRUE(WriteCosts(folder_, key_, SomeCosts(writer)).ok());
     });
   std::thread reader([&] {
     while (!is_over) {
       auto found = ReadCosts(folder_, key_);
       ASSERT_TRUE(found.ok()) << found.status().ToString();
-      EXPECT_LE(found->call_ns, 2);
+      EXPECT_LE(found->model.call_ns, 2);
     }
   });
   for (std::thread& thread : writers) thread.join();
@@ -160,7 +193,7 @@ TEST_F(CostsOnFile, WhoReadsWhileOthersWriteHasOneOrTheOther) {
 
 TEST_F(CostsOnFile, ThatCannotBeWrittenSayWhy) {
   Put(top_ + "/of", "a file where a folder should be");
-  const Status status = WriteCosts(folder_, key_, SomeModel());
+  const Status status = WriteCosts(folder_, key_, SomeCosts());
   EXPECT_EQ(status.tag(), "COLL34");
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_FALSE(status.why().empty());
@@ -188,7 +221,8 @@ Learned Learn(std::int32_t ranks, CommunicatorOptions options) {
     }
     std::lock_guard lock(mutex);
     learned.from.insert(costs.from);
-    learned.models.insert(Encode(costs.model));
+    EXPECT_EQ(costs.corrections.empty(), costs.from == CostsFrom::kNowhere);
+    learned.models.insert(Encode(costs));
     if (all.rank() == 0) learned.not_kept.insert(costs.not_kept);
   });
   return learned;
@@ -230,7 +264,7 @@ TEST_F(CostsOnFile, ThatAreNotKeptAreMeasuredAndServe) {
 
 // Other links than those that were measured.
 TEST_F(CostsOnFile, AreNotThoseOfGroups) {
-  ASSERT_TRUE(WriteCosts(folder_, CostsKey(true, {"here", "here", "here"}, {0, 0, 0}), SomeModel()).ok());
+  ASSERT_TRUE(WriteCosts(folder_, CostsKey(true, {"here", "here", "here"}, {0, 0, 0}), SomeCosts()).ok());
   CommunicatorOptions options = Over(Wire::kShared);
   options.choose_by = ChooseBy::kKeptCosts;
   options.costs_folder = folder_;

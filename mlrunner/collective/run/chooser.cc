@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <optional>
 #include <utility>
 
@@ -10,7 +11,8 @@ namespace ropewalk::collective {
 namespace {
 
 // Beyond the longest all that differs between plans is what a byte costs, which stays as it is; below the shortest the rounds alone count.
-constexpr std::int64_t kShortestBytes = 256, kLongestBytes = 16 << 20, kTimes = 4;
+// Corrections bend from length to length, so these stand closer than what was measured.
+constexpr std::int64_t kShortestBytes = 256, kLongestBytes = 16 << 20, kTimes = 2;
 // Where one is the best at one length and another at the next, the border is sought so often: to a twentieth of an octave.
 constexpr int kHalvings = 5;
 // What predictions cannot tell apart: then what was chosen for shorter vectors stays, or what comes first.
@@ -26,12 +28,31 @@ std::string Us(double ns) {
   return text;
 }
 
+// "2026-11-30", everywhere the same.
+std::string DateOf(std::int64_t s) {
+  const auto time = static_cast<std::time_t>(s);
+  std::tm parts{};
+  char text[32];
+  if (gmtime_r(&time, &parts) == nullptr || std::strftime(text, sizeof(text), "%Y-%m-%d", &parts) == 0) return "an unknown day";
+  return text;
+}
+
 }  // namespace
+
+Result<double> NsOf(const Costs& costs, const Candidate& candidate, std::int64_t count) {
+  ASSIGN_OR_RETURN(const double ns, NsOf(costs.model, candidate, count));
+  return ns * costs.corrections.FactorOf(candidate.plan.header, count);
+}
 
 std::string Explain(const Decision& decision) {
   std::string text = Describe(decision.choice);
   if (decision.ns <= 0) return text + ": by " + decision.by;
   text += ": " + Us(decision.ns) + " predicted by " + decision.by;
+  if (decision.factor > 0) {
+    char times[32];
+    std::snprintf(times, sizeof(times), "%.2f", decision.factor);
+    text += " (" + Us(decision.ns / decision.factor) + " by the model, " + times + " times that as measured)";
+  }
   if (!decision.next.algorithm.empty()) text += "; next " + Describe(decision.next) + ": " + Us(decision.next_ns);
   return text;
 }
@@ -76,7 +97,7 @@ Chooser::Table Chooser::MakeTable(const CollectiveCall& call) const {
   const std::vector<Candidate> candidates = CandidatesFor(asked, ground_);
   const auto element = static_cast<std::int64_t>(SizeOf(call.dtype));
   auto ns_at = [&](std::size_t candidate, std::int64_t bytes) -> std::optional<double> {
-    auto ns = NsOf(costs_.model, candidates[candidate], std::max<std::int64_t>(1, bytes / element));
+    auto ns = NsOf(costs_, candidates[candidate], std::max<std::int64_t>(1, bytes / element));
     return ns.ok() ? std::optional(*ns) : std::nullopt;
   };
   Table table;
@@ -122,10 +143,15 @@ Decision Chooser::Explain(const CollectiveCall& call) const {
     return decision;
   }
   decision.by = costs_.from == CostsFrom::kFile ? "costs of an earlier run" : "measured costs";
+  if (costs_.from == CostsFrom::kFile && costs_.measured_at_s > 0) decision.by += " of " + DateOf(costs_.measured_at_s);
   for (const Candidate& candidate : CandidatesFor(AskedBy(call), ground_)) {
-    const auto ns = NsOf(costs_.model, candidate, call.count);
+    const auto ns = NsOf(costs_, candidate, call.count);
     if (!ns.ok()) continue;
-    if (candidate.choice == decision.choice) decision.ns = *ns;
+    if (candidate.choice == decision.choice) {
+      decision.ns = *ns;
+      if (call.collective == Collective::kAllreduce && !costs_.corrections.empty())
+        decision.factor = costs_.corrections.FactorOf(candidate.plan.header, call.count);
+    }
     if (candidate.choice.algorithm == decision.choice.algorithm) continue;
     if (decision.next.algorithm.empty() || *ns < decision.next_ns) {
       decision.next = candidate.choice;

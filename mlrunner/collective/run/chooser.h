@@ -1,5 +1,6 @@
 // Which algorithm a communicator's calls run by, when they do not say: the one of the least predicted time, if what messages cost is known
-// (link_costs.h); else by fixed sizes (choose.h).
+// (link_costs.h); else by fixed sizes (choose.h). Predicted is what the link model says, of allreduces times what was measured beside it
+// (corrections.h).
 //
 // A choice is a function of what all ranks know (call, communicator, costs), so all choose the same without asking. At the first call of a
 // kind (collective, type, deterministic mode) all candidates are put into virtual time at a few lengths, and the lengths found from which
@@ -25,6 +26,7 @@
 #include "mlrunner/collective/link_model.h"
 #include "mlrunner/collective/run/candidates.h"
 #include "mlrunner/collective/run/choose.h"
+#include "mlrunner/collective/run/corrections.h"
 
 namespace ropewalk::collective {
 
@@ -35,19 +37,25 @@ enum class CostsFrom : std::uint8_t { kNowhere, kMeasured, kFile };
 // What messages cost between the ranks of a communicator, the same on all of them.
 struct Costs {
   LinkModel model;
+  Corrections corrections;
+  std::int64_t measured_at_s = 0;  // of the calendar, by rank 0's clock; 0: not known. Nothing is decided by it
   CostsFrom from = CostsFrom::kNowhere;
   std::string not_kept;  // why they will be measured again the next time; empty: they are in a file
 };
+// The model's time and the correction. Fails as the one of candidates.h.
+Result<double> NsOf(const Costs& costs, const Candidate& candidate, std::int64_t count);
 
 // For people.
 struct Decision {
   Choice choice;
-  std::string by;  // "measured costs", "costs of an earlier run", "fixed sizes: ...", "the call"
-  double ns = 0;   // predicted; 0: nothing was
-  Choice next;     // the best of any other algorithm; none where there is no other
+  std::string by;     // "measured costs", "costs of an earlier run of 2026-11-30", "fixed sizes: ...", "the call"
+  double ns = 0;      // predicted; 0: nothing was
+  double factor = 0;  // what of it is the correction of the model's time; 0: there is none
+  Choice next;        // the best of any other algorithm; none where there is no other
   double next_ns = 0;
 };
-// "direct, segments of 262144 bytes: 12.3 us predicted by measured costs; next ring: 14.0 us".
+// "direct, segments of 262144 bytes: 12.3 us predicted by measured costs (10.7 us by the model, 1.15 times that as measured); next ring:
+// 14.0 us".
 std::string Explain(const Decision& decision);
 
 class Chooser {

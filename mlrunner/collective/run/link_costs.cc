@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <utility>
 #include <vector>
 
@@ -18,12 +19,13 @@
 #include "base/home_folder.h"
 #include "base/unique_fd.h"
 #include "mlrunner/collective/calibrate.h"
+#include "mlrunner/collective/run/measure_corrections.h"
 
 namespace ropewalk::collective {
 namespace {
 
-// Of the fields of LinkModel, too: with another one the file is another program's.
-constexpr std::string_view kForm = "ropewalk-links-1";
+// Of the fields of LinkModel and Corrections, too: with another one the file is another program's, and is not found.
+constexpr std::string_view kForm = "ropewalk-links-2";
 constexpr std::size_t kFileBytesMax = 1 << 20;
 
 Status Unwritten(const std::string& path, const char* what) {
@@ -51,6 +53,26 @@ Result<std::string> FromFirst(Communicator* ranks, std::string mine) {
 
 }  // namespace
 
+std::string Encode(const Costs& costs) {
+  std::string bytes;
+  ByteWriter writer(&bytes);
+  writer.Sized(Encode(costs.model));
+  writer.Sized(Encode(costs.corrections));
+  writer.Fixed(costs.measured_at_s);
+  return bytes;
+}
+
+Result<Costs> DecodeCosts(std::string_view bytes) {
+  ByteReader reader(bytes);
+  const std::string_view model = reader.Sized(), corrections = reader.Sized();
+  Costs costs{.measured_at_s = reader.Fixed<std::int64_t>()};
+  if (!reader.ok() || !reader.empty())
+    return Status(Code::kDataLoss, "COLL35", "the costs of messages cannot be read", "bytes are missing or too many", "measure them again");
+  ASSIGN_OR_RETURN(costs.model, DecodeLinkModel(model));
+  ASSIGN_OR_RETURN(costs.corrections, DecodeCorrections(corrections));
+  return costs;
+}
+
 std::string CostsKey(bool shares_memory, const std::vector<std::string>& machines, const Nodes& nodes) {
   std::string key;
   ByteWriter writer(&key);
@@ -67,7 +89,7 @@ std::string CostsFile(const std::string& folder, std::string_view key) {
   return folder + name;
 }
 
-Result<LinkModel> ReadCosts(const std::string& folder, std::string_view key) {
+Result<Costs> ReadCosts(const std::string& folder, std::string_view key) {
   const std::string path = CostsFile(folder, key);
   auto unread = [&](const std::string& why) {
     return Status(Code::kDataLoss, "COLL35", EscapeForLog(path) + " holds no costs of messages", why, "remove it; they are measured again");
@@ -98,16 +120,16 @@ Result<LinkModel> ReadCosts(const std::string& folder, std::string_view key) {
   if (Checksum64(content) != checksum) return unread("it is damaged");
   ByteReader reader(content);
   if (reader.Sized() != key) return unread("it is of other ranks, or of another form");
-  const std::string_view model = reader.Sized();
+  const std::string_view costs = reader.Sized();
   if (!reader.ok() || !reader.empty()) return unread("it is of another form");
-  return DecodeLinkModel(model);
+  return DecodeCosts(costs);
 }
 
-Status WriteCosts(const std::string& folder, std::string_view key, const LinkModel& model) {
+Status WriteCosts(const std::string& folder, std::string_view key, const Costs& costs) {
   std::string bytes;
   ByteWriter writer(&bytes);
   writer.Sized(key);
-  writer.Sized(Encode(model));
+  writer.Sized(Encode(costs));
   writer.Fixed(Checksum64(bytes));
   RETURN_IF_ERROR(MakeFolders(folder));
   // Of a name of its own: others may write theirs now.
@@ -132,22 +154,27 @@ Status WriteCosts(const std::string& folder, std::string_view key, const LinkMod
   return status;
 }
 
-Result<Costs> CostsOf(Communicator* ranks, ChooseBy by, const std::vector<std::string>& machines, const std::string& folder) {
+Result<Costs> CostsOf(Communicator* ranks, ChooseBy by, const Ground& ground, const std::vector<std::string>& machines,
+                      const std::string& folder) {
   const std::string key = CostsKey(ranks->shares_memory(), machines, ranks->nodes()),
                     place = folder.empty() ? HomeFolder() + "/links" : folder;
   const bool is_first = ranks->rank() == 0;
-  std::string kept;
+  std::string said;
   if (is_first && by == ChooseBy::kKeptCosts)
-    if (auto model = ReadCosts(place, key); model.ok()) kept = Encode(*model);
-  ASSIGN_OR_RETURN(kept, FromFirst(ranks, std::move(kept)));
-  if (!kept.empty()) {
-    ASSIGN_OR_RETURN(LinkModel model, DecodeLinkModel(kept));
-    return Costs{.model = std::move(model), .from = CostsFrom::kFile};
+    if (auto kept = ReadCosts(place, key); kept.ok()) said = Encode(*kept);
+  ASSIGN_OR_RETURN(said, FromFirst(ranks, std::move(said)));
+  const bool is_kept = !said.empty();
+  if (!is_kept) {
+    Costs mine{.measured_at_s = static_cast<std::int64_t>(std::time(nullptr))};
+    ASSIGN_OR_RETURN(mine.model, Calibrate(ranks));
+    ASSIGN_OR_RETURN(mine.corrections, MeasureCorrections(ranks, mine.model, ground));
+    // Clocks differ, and so may the last bits of what machines compute.
+    ASSIGN_OR_RETURN(said, FromFirst(ranks, is_first ? Encode(mine) : ""));
   }
-  ASSIGN_OR_RETURN(LinkModel model, Calibrate(ranks));
-  Costs costs{.model = std::move(model), .from = CostsFrom::kMeasured};
-  if (is_first)
-    if (Status status = WriteCosts(place, key, costs.model); !status.ok()) costs.not_kept = status.what() + ": " + status.why();
+  ASSIGN_OR_RETURN(Costs costs, DecodeCosts(said));
+  costs.from = is_kept ? CostsFrom::kFile : CostsFrom::kMeasured;
+  if (is_first && !is_kept)
+    if (Status status = WriteCosts(place, key, costs); !status.ok()) costs.not_kept = status.what() + ": " + status.why();
   return costs;
 }
 
