@@ -142,8 +142,8 @@ struct CommunicatorOptions {
   std::int64_t silence_ms = 7'000;
   bool checksum_payload = false;  // TCP
   // By costs Connect() takes two or three seconds longer where they are measured (calibrate.h says what that needs), and sums in another
-  // order than that of the ranks may be rounded in another way when they are measured again. The same on all ranks. Groups of a communicator, and
-  // what it is formed anew to (Shrink, Reform, Join), choose by fixed sizes.
+  // order than that of the ranks may be rounded in another way when they are measured again. The same on all ranks. Groups of a
+  // communicator, and what it is formed anew to (Shrink, Reform, Join), choose by fixed sizes.
   ChooseBy choose_by = ChooseBy::kFixedSizes;
   std::string costs_folder;  // of costs that are kept; rank 0's counts. Empty: "links" in the home folder
   // In which order rings and chains pass messages on, where deterministic mode leaves them one; the same on all ranks, and for this
