@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "mlrunner/tensors/safetensors.h"
 #include "mlrunner/train/tensor_file.h"
 
 namespace ropewalk::mlrunner {

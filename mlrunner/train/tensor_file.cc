@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/copy_bytes.h"
 #include "base/wide_checksum.h"
+#include "mlrunner/tensors/safetensors.h"
 #include "storage/io_error.h"
 
 namespace ropewalk::mlrunner {
@@ -26,29 +27,11 @@ constexpr std::size_t kFileBytesMax = std::size_t{1} << 40, kHeaderBytesMax = st
 constexpr const char* kMetadata = "__metadata__";
 constexpr std::string_view kNoChecksum = "0000000000000000";
 
-// The format's names of types.
-struct TypeName {
-  Dtype dtype;
-  std::string_view name;
-};
-constexpr TypeName kTypes[] = {{Dtype::kF64, "F64"}, {Dtype::kF32, "F32"}, {Dtype::kF16, "F16"}, {Dtype::kBF16, "BF16"},
-                               {Dtype::kI64, "I64"}, {Dtype::kI32, "I32"}, {Dtype::kU8, "U8"},   {Dtype::kBool, "BOOL"}};
-
 // The header with zeros where the checksum goes, which covers it like that.
-Result<std::string> Header(const std::map<std::string, std::string>& metadata, const std::map<std::string, Tensor>& tensors) {
-  Json header;
-  header[kMetadata] = metadata;
-  header[kMetadata]["checksum"] = std::string(kNoChecksum);
-  std::size_t at = 0;
-  for (const auto& [name, tensor] : tensors) {
-    const std::string_view type = FileNameOf(tensor.dtype);
-    if (type.empty())
-      return Status(Code::kInternal, "CKPT01", "state " + name + " is of a type that no file holds", "", "please report this");
-    header[name] = {{"dtype", std::string(type)}, {"shape", tensor.dims}, {"data_offsets", {at, at + tensor.bytes.size()}}};
-    at += tensor.bytes.size();
-  }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // the bytes begin aligned
+Result<std::string> Header(std::map<std::string, std::string> metadata, const std::map<std::string, Tensor>& tensors) {
+  metadata["checksum"] = std::string(kNoChecksum);
+  auto text = SafetensorsHeaderText(metadata, tensors);
+  if (!text.ok()) return Status(Code::kInternal, "CKPT01", text.status().what(), text.status().why(), "please report this");
   return text;
 }
 
@@ -60,29 +43,6 @@ std::size_t ChecksumPlace(std::string_view header) {
 }
 
 std::string TextOf(const WideHash& hash) { return fmt::format("{:016x}", hash.value()); }
-
-Result<Tensor> TensorIn(const Json& entry, std::string_view bytes, const std::string& name, const std::string& path) {
-  auto bad = [&](const char* why) { return DamagedTensorFile(path, fmt::format("tensor {}: {}", name, why)); };
-  if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets"))
-    return bad("type, shape or place is missing");
-  const Json &dtype = entry["dtype"], &shape = entry["shape"], &offsets = entry["data_offsets"];
-  const std::optional<Dtype> type = DtypeOfFile(dtype.is_string() ? dtype.get_ref<const std::string&>() : std::string());
-  if (!type) return bad("a type that is not known");
-  auto is_size = [](const Json& value) { return value.is_number_unsigned(); };
-  if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), is_size)) return bad("a shape that is none");
-  if (!offsets.is_array() || offsets.size() != 2 || !is_size(offsets[0]) || !is_size(offsets[1])) return bad("a place that is none");
-  auto begin = offsets[0].get<std::uint64_t>(), end = offsets[1].get<std::uint64_t>();
-  std::uint64_t expected = SizeOf(*type);
-  Tensor tensor{*type, {}, {}};
-  for (const Json& size : shape) {
-    tensor.dims.push_back(static_cast<std::int64_t>(size.get<std::uint64_t>()));
-    if (__builtin_mul_overflow(expected, size.get<std::uint64_t>(), &expected)) return bad("a shape that no file can hold");
-  }
-  if (begin > end || end > bytes.size() || end - begin != expected) return bad("its place does not fit its shape");
-  tensor.bytes.resize(expected);
-  CopyBytes(tensor.bytes.data(), bytes.data() + begin, expected);
-  return tensor;
-}
 
 Result<Json> ParseHeader(const std::string& header, const std::string& path) {
   Json json = Json::parse(header, nullptr, /*allow_exceptions=*/false);
@@ -101,25 +61,19 @@ std::map<std::string, std::string> MetadataIn(const Json& header) {
 Result<TensorFile> Parse(const std::string& header, std::string_view bytes, const std::string& path) {
   ASSIGN_OR_RETURN(const Json json, ParseHeader(header, path));
   TensorFile file{MetadataIn(json), {}};
-  for (const auto& [name, entry] : json.items()) {
-    if (name == kMetadata) continue;
-    ASSIGN_OR_RETURN(file.tensors[name], TensorIn(entry, bytes, name, path));
+  auto form = SafetensorsHeader::Parse(header, path);
+  if (!form.ok()) return DamagedTensorFile(path, form.status().why());
+  if (form->data_bytes != bytes.size())
+    return DamagedTensorFile(path, fmt::format("its tensors have {} bytes, and {} are there", form->data_bytes, bytes.size()));
+  for (const auto& [name, stored] : form->tensors) {
+    if (!stored.dtype) return DamagedTensorFile(path, fmt::format("tensor {}: a type that is not known", name));
+    Tensor& tensor = file.tensors[name] = {*stored.dtype, stored.dims, std::vector<std::byte>(stored.end - stored.begin)};
+    CopyBytes(tensor.bytes.data(), bytes.data() + stored.begin, tensor.bytes.size());
   }
   return file;
 }
 
 }  // namespace
-
-std::string_view FileNameOf(Dtype dtype) {
-  const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& t) { return t.dtype == dtype; });
-  return type == std::end(kTypes) ? std::string_view() : type->name;
-}
-
-std::optional<Dtype> DtypeOfFile(std::string_view name) {
-  const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& t) { return t.name == name; });
-  if (type == std::end(kTypes)) return {};
-  return type->dtype;
-}
 
 Status TensorFileError(int error, const std::string& path, const char* what) {
   if (error == 0) return {};

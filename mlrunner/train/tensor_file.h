@@ -1,14 +1,12 @@
-// Files of named tensors in the safetensors format: the length of a header, the header (JSON: type, shape and place of each tensor, and
-// "__metadata__": texts by name), the tensors' bytes side by side. One of the texts is ours: a checksum of everything.
+// Files of named tensors in the safetensors format (tensors/safetensors.h), in whose metadata one of the texts is ours: a checksum of
+// everything. Those of other programs have none, and are no checkpoints.
 //
 // Thread rule: pure but for the file system.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "base/status.h"
 #include "mlrunner/executor/executor.h"
@@ -36,10 +34,6 @@ Result<TensorFileHeader> ReadTensorFileHeader(storage::FileSystem& files, const 
 
 // kDataLoss CKPT02: it is damaged, or another program's. Otherwise what the file system says, as CKPT02.
 Result<TensorFile> ReadTensorFile(storage::FileSystem& files, const std::string& path);
-
-// The format's names of types ("F32"); empty, none: it has none, it is none.
-std::string_view FileNameOf(Dtype dtype);
-std::optional<Dtype> DtypeOfFile(std::string_view name);
 
 // A failed operation on `path`: "cannot WHAT the checkpoint PATH". OK for 0.
 Status TensorFileError(int error, const std::string& path, const char* what);
