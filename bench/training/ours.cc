@@ -1,10 +1,11 @@
 // Steps of training by the house: the trainer's own graph, kernels, executor and sums over ranks, on batches that are drawn, not read.
 //
-// usage: bench_training prepare|train|roofline mlp|gpt KEY=NUMBER...
+// usage: bench_training prepare|train|roofline mlp|gpt|lstm|dlrm KEY=NUMBER...
 //   prepare: writes the first parameters and the batches into folder=..., for the peer to begin with the same
 //   train: lines of JSON, one for each rank: times of steps, losses, memory, processor time, and times by op
 //   roofline: one line: the best rate of products and of copies that all ranks reach at the same time
-// Keys: batch, ranks, threads, steps, folder; mlp: features, hidden, hidden_layers, classes; gpt: vocabulary, length, width, heads, layers.
+// Keys: batch, ranks, threads, steps, folder; mlp: features, hidden, hidden_layers, classes; gpt: vocabulary, length, width, heads, layers;
+// lstm: vocabulary, length, width, cells, layers; dlrm: features, tables, rows, vector.
 #include <omp.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -62,7 +64,7 @@ long Resident(const std::string& key) {
 }
 
 struct Setup {
-  bool gpt = false;
+  std::string model;  // the family
   std::map<std::string, std::string> keys;
   std::int64_t Number(const std::string& key) const {
     auto found = keys.find(key);
@@ -77,32 +79,37 @@ struct Setup {
 // Inputs and labels without a pattern: element e of sample s is a function of both.
 class Drawn : public Samples {
  public:
-  explicit Drawn(const Setup& s)
-      : gpt_(s.gpt),
-        batch_(s.Number("batch")),
-        width_(s.Number(gpt_ ? "length" : "features")),
-        classes_(s.Number(gpt_ ? "vocabulary" : "classes")) {
-    if (gpt_) {
-      fields_ = {{"tokens", Dtype::kI32, {width_}, classes_}, {"next", Dtype::kI32, {width_}, classes_}};
+  explicit Drawn(const Setup& s) : batch_(s.Number("batch")) {
+    if (s.model == "gpt" || s.model == "lstm") {
+      const std::int64_t length = s.Number("length"), symbols = s.Number("vocabulary");
+      fields_ = {{"tokens", Dtype::kI32, {length}, symbols}, {"next", Dtype::kI32, {length}, symbols}};
+    } else if (s.model == "dlrm") {
+      fields_ = {{"dense", Dtype::kF32, {s.Number("features")}},
+                 {"ids", Dtype::kI32, {s.Number("tables")}, s.Number("rows")},
+                 {"click", Dtype::kF32, {}}};
     } else {
-      fields_ = {{"features", Dtype::kF32, {width_}}, {"label", Dtype::kI32, {}, classes_}};
+      fields_ = {{"features", Dtype::kF32, {s.Number("features")}}, {"label", Dtype::kI32, {}, s.Number("classes")}};
     }
   }
   std::int64_t count() const override { return batch_ * kBatches; }
   const std::vector<Field>& fields() const override { return fields_; }
   void Fill(const FillCall& call) const override {
+    const Field& field = fields_[call.field];
+    const std::int64_t length = NumElements(field.dims);
+    // Labels and rows of tables are drawn by numbers that no element of the first field has; the next symbol is that of the next place.
+    const std::int64_t first = field.name == "next" ? 1 : call.field == 0 ? 0 : -length * static_cast<std::int64_t>(call.field);
     std::size_t at = 0;
-    if (call.field == 0 && !gpt_) {
-      for (std::int64_t id : call.ids)
-        for (std::int64_t k = 0; k < width_; ++k)  // uniform, of variance 1
-          static_cast<float*>(call.rows)[at++] = (static_cast<float>(Draw(id, k) >> 40) * 0x1p-24f * 2 - 1) * 1.7320508f;
-      return;
-    }
-    auto* row = static_cast<std::int32_t*>(call.rows);
-    for (std::int64_t id : call.ids) {
-      if (!gpt_) *row++ = static_cast<std::int32_t>(Draw(id, -1) % static_cast<std::uint64_t>(classes_));
-      for (std::int64_t k = 0; gpt_ && k < width_; ++k) *row++ = Symbol(id, k + static_cast<std::int64_t>(call.field));
-    }
+    for (std::int64_t id : call.ids)
+      for (std::int64_t k = first; k < first + length; ++k, ++at) {
+        const std::uint64_t drawn = Draw(id, k);
+        if (field.dtype == Dtype::kI32) {
+          static_cast<std::int32_t*>(call.rows)[at] = static_cast<std::int32_t>((drawn >> 8) % static_cast<std::uint64_t>(field.classes));
+        } else if (field.name == "click") {
+          static_cast<float*>(call.rows)[at] = static_cast<float>(drawn >> 8 & 1);
+        } else {  // uniform, of variance 1
+          static_cast<float*>(call.rows)[at] = (static_cast<float>(drawn >> 40) * 0x1p-24f * 2 - 1) * 1.7320508f;
+        }
+      }
   }
   std::uint64_t content_hash() const override { return kSeed; }
 
@@ -110,38 +117,40 @@ class Drawn : public Samples {
   static std::uint64_t Draw(std::int64_t id, std::int64_t k) {
     return HashCombine(HashCombine(kSeed, static_cast<std::uint64_t>(id)), static_cast<std::uint64_t>(k));
   }
-  std::int32_t Symbol(std::int64_t id, std::int64_t k) const {
-    return static_cast<std::int32_t>((Draw(id, k) >> 8) % static_cast<std::uint64_t>(classes_));
-  }
-  bool gpt_;
-  std::int64_t batch_, width_, classes_;
+  std::int64_t batch_;
   std::vector<Field> fields_;
 };
 
 TrainJob JobOf(const Setup& s) {
   TrainJob job;
-  if (s.gpt) {
-    job.model = {.kind = "gpt",
-                 .hidden = {},
-                 .layers = s.Number("layers"),
-                 .width = s.Number("width"),
-                 .heads = s.Number("heads"),
-                 .length = s.Number("length")};
+  job.model.kind = s.model;
+  job.optimizer = {.kind = OptimizerSpec::Kind::kSgd, .learning_rate = .1, .momentum = 0};
+  if (s.model == "gpt") {
+    job.model.layers = s.Number("layers");
+    job.model.width = s.Number("width");
+    job.model.heads = s.Number("heads");
+    job.model.length = s.Number("length");
     job.optimizer = {
         .kind = OptimizerSpec::Kind::kAdamW, .learning_rate = 3e-4, .weight_decay = .01, .beta1 = .9, .beta2 = .999, .epsilon = 1e-8};
+  } else if (s.model == "lstm") {
+    job.model.layers = s.Number("layers");
+    job.model.width = s.Number("width");
+    job.model.length = s.Number("length");
+    job.model.more["cells"] = s.keys.at("cells");
+  } else if (s.model == "dlrm") {
+    job.model.more["vector"] = s.keys.at("vector");
   } else {
     job.model.hidden.assign(static_cast<std::size_t>(s.Number("hidden_layers")), s.Number("hidden"));
-    job.optimizer = {.kind = OptimizerSpec::Kind::kSgd, .learning_rate = .01, .momentum = 0};
+    job.optimizer.learning_rate = .01;
   }
   job.batch = s.Number("batch");
   job.seed = kSeed;
   return job;
 }
 
-struct Batch {
-  Tensor inputs, labels, weights;
-};
-Batch Make(const Drawn& samples, std::int64_t number, std::int64_t batch, Share share) {
+// The fields of the samples, then the weights, as the graph takes them.
+using Fields = std::vector<Tensor>;
+Fields Make(const Drawn& samples, std::int64_t number, std::int64_t batch, Share share) {
   std::vector<std::int64_t> ids;
   for (std::int64_t i = 0; i < share.count; ++i) ids.push_back(number * batch + share.begin + i);
   auto tensor = [&](Dtype dtype, const std::vector<std::int64_t>& dims) {
@@ -150,12 +159,16 @@ Batch Make(const Drawn& samples, std::int64_t number, std::int64_t batch, Share 
     t.bytes.resize(static_cast<std::size_t>(NumElements(t.dims)) * SizeOf(dtype));
     return t;
   };
-  const std::vector<Field>& fields = samples.fields();
-  Batch b{tensor(fields[0].dtype, fields[0].dims), tensor(fields[1].dtype, fields[1].dims), tensor(Dtype::kF32, {})};
-  samples.Fill({.field = 0, .ids = ids, .dtype = b.inputs.dtype, .rows = b.inputs.bytes.data()});
-  samples.Fill({.field = 1, .ids = ids, .dtype = b.labels.dtype, .rows = b.labels.bytes.data()});
-  std::fill_n(reinterpret_cast<float*>(b.weights.bytes.data()), share.count, 1 / static_cast<float>(batch * NumElements(fields[1].dims)));
-  return b;
+  Fields all;
+  for (std::size_t field = 0; field < samples.fields().size(); ++field) {
+    const Field& of = samples.fields()[field];
+    all.push_back(tensor(of.dtype, of.dims));
+    samples.Fill({.field = field, .ids = ids, .dtype = of.dtype, .rows = all.back().bytes.data()});
+  }
+  all.push_back(tensor(Dtype::kF32, {}));
+  std::fill_n(reinterpret_cast<float*>(all.back().bytes.data()), share.count,
+              1 / static_cast<float>(batch * NumElements(samples.fields().back().dims)));
+  return all;
 }
 
 int Prepare(const Setup& s) {
@@ -173,13 +186,16 @@ int Prepare(const Setup& s) {
     manifest << state.name << fmt::format(" {}\n", fmt::join(tensor.dims, " "));
     parameters.write(reinterpret_cast<const char*>(tensor.bytes.data()), static_cast<std::streamsize>(tensor.bytes.size()));
   }
-  std::ofstream inputs(folder + "inputs", std::ios::binary), labels(folder + "labels.i32", std::ios::binary);
+  std::vector<std::ofstream> fields;
+  for (const Field& field : samples.fields()) fields.emplace_back(folder + field.name, std::ios::binary);
   for (int k = 0; k < kBatches; ++k) {
-    Batch b = Make(samples, k, batch, {0, batch});
-    inputs.write(reinterpret_cast<const char*>(b.inputs.bytes.data()), static_cast<std::streamsize>(b.inputs.bytes.size()));
-    labels.write(reinterpret_cast<const char*>(b.labels.bytes.data()), static_cast<std::streamsize>(b.labels.bytes.size()));
+    const Fields all = Make(samples, k, batch, {0, batch});
+    for (std::size_t i = 0; i < fields.size(); ++i)
+      fields[i].write(reinterpret_cast<const char*>(all[i].bytes.data()), static_cast<std::streamsize>(all[i].bytes.size()));
   }
-  for (std::ofstream* file : {&parameters, &manifest, &inputs, &labels}) {
+  std::vector<std::ofstream*> files = {&parameters, &manifest};
+  for (std::ofstream& file : fields) files.push_back(&file);
+  for (std::ofstream* file : files) {
     file->close();
     if (!*file)
       Must(Status(Code::kUserError, "BENCH05", "files of the bench cannot be written into " + folder,
@@ -208,8 +224,16 @@ Work WorkOf(const Graph& graph, const Op& op, const Bindings& bindings) {
     const std::int64_t inner = op.attrs.Int(Attr::kTransposeA) != 0 ? a[a.size() - 2] : a.back();
     return {2.0 * static_cast<double>(NumElements(c)) * static_cast<double>(inner), 0};
   }
-  // These read only a part of their first input.
+  // The products of all steps, forward and back: (B, H) by (H, 4 H), and (B, 4 H) by (4 H, H).
+  if (op.def == &kLstm || op.def == &kLstmGrad) {
+    const bool forward = op.def == &kLstm;
+    const TensorType &gates = graph.value(forward ? op.outputs[3] : op.inputs[3]).type, &w = graph.value(op.inputs[forward ? 2 : 0]).type;
+    const auto products = NumElements(Evaluate(gates.shape, bindings)) * Evaluate(w.shape, bindings)[1];
+    return {2.0 * static_cast<double>(products), 0};
+  }
+  // These read only a part of their first input, or change only a part of it.
   if (op.def == &kGather || op.def == &kSlice) return {0, 2 * sum(op.outputs)};
+  if (op.def == &kAddRows) return {0, 3 * bytes(op.inputs[2])};
   return {0, sum(op.inputs) + sum(op.outputs)};
 }
 
@@ -262,7 +286,7 @@ int TrainRank(const Setup& s, int rank, int ranks, int hub) {
   const TrainJob job = JobOf(s);
   const std::int64_t batch = job.batch;
   const Share share = ShareOf(batch, rank, ranks);
-  std::vector<Batch> batches;
+  std::vector<Fields> batches;
   for (int k = 0; k < kBatches; ++k) batches.push_back(Make(samples, k, batch, share));
   Graph graph = Must(StepGraph(job, samples, ranks));
   std::unique_ptr<collective::Communicator> all;  // before the executable, which uses its memory
@@ -297,9 +321,8 @@ int TrainRank(const Setup& s, int rank, int ranks, int hub) {
   const std::int64_t steps = s.Number("steps");
   double processor = 0;
   for (std::int64_t step = 0; step < kWarmSteps + steps + kTracedSteps; ++step) {
-    const Batch& b = batches[step % kBatches];
     RunInputs inputs;
-    inputs.micro_batches[0] = {&b.inputs, &b.labels, &b.weights};
+    for (const Tensor& field : batches[step % kBatches]) inputs.micro_batches[0].push_back(&field);
     inputs.run = {.seed = kSeed, .step = static_cast<std::uint64_t>(step), .sample_offset = share.begin};
     const bool traced = step >= kWarmSteps + steps;
     if (traced) {
@@ -378,7 +401,11 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::string verb = argv[1];
-  Setup setup{.gpt = std::strcmp(argv[2], "gpt") == 0, .keys = {}};
+  Setup setup{.model = argv[2], .keys = {}};
+  if (std::set<std::string>{"mlp", "gpt", "lstm", "dlrm"}.count(setup.model) == 0) {
+    std::fprintf(stderr, "there is no work %s\n", argv[2]);
+    return 2;
+  }
   for (int i = 3; i < argc; ++i) {
     const std::string argument = argv[i];
     const std::size_t at = argument.find('=');

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Measures steps of training: Ropewalk against PyTorch in paired runs, against a roofline, and by resident memory.
 
-usage: run.py [--build build] [--python PYTHON,...] [--works mlp,gpt,drawn] [--shapes 1x2,2x1] [--repetitions 5] [--steps 30] [--json FILE]
+usage: run.py [--build build] [--python PYTHON,...] [--works mlp,gpt,lstm,dlrm,drawn] [--shapes 1x2,2x1] [--repetitions 5] [--steps 30]
+              [--json FILE]
 
 Works: the MLP 784-512-512-10 with batches of 128, SGD; the GPT of 4 blocks, width 256, 4 heads, 128 places, 5000 symbols, batches of 8,
-AdamW; and one size more of each, drawn from the commit's hash, so that nobody can tune for it. Both sides begin with the same parameters
-and see the same batches, and their losses must agree over the first 20 steps.
+AdamW; the LSTM of 2 layers of 256, 64 places, 1000 symbols, batches of 32, SGD; the DLRM of 26 tables of 10,000 x 16, 13 dense features,
+batches of 2048, SGD; and one size more of each, drawn from the commit's hash, so that nobody can tune for it. Both sides begin with the
+same parameters and see the same batches, and their losses must agree over the first 20 steps.
 
 --python: interpreters that can import torch (several versions: several interpreters), by default $ROPEWALK_TORCH_PYTHON or python3. PyTorch
 is no dependency: `python3 -m venv DIR && DIR/bin/pip install torch numpy` (several GB), or Debian's python3-torch. Each interpreter's
@@ -32,11 +34,15 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 MLP = {"features": 784, "hidden": 512, "hidden_layers": 2, "classes": 10, "batch": 128}
 GPT = {"vocabulary": 5000, "length": 128, "width": 256, "heads": 4, "layers": 4, "batch": 8}
+LSTM = {"vocabulary": 1000, "length": 64, "width": 256, "cells": 256, "layers": 2, "batch": 32}
+DLRM = {"features": 13, "tables": 26, "rows": 10000, "vector": 16, "batch": 2048}
+WORKS = {"mlp": MLP, "gpt": GPT, "lstm": LSTM, "dlrm": DLRM}
+VARIANTS = {"gpt": ("plain", "fused"), "dlrm": ("stacked_sparse", "stacked_dense", "tables_sparse")}
 LOSS_TOLERANCE = 1e-3  # relative, at each of the first 20 steps
 
 
 def drawn_works():
-    """One MLP and one GPT, by the hash of the commit."""
+    """One size of each, by the hash of the commit."""
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     bits = list(hashlib.sha256(commit.encode()).digest())
 
@@ -48,7 +54,11 @@ def drawn_works():
     gpt = {"vocabulary": pick(256, 1000, 8000), "length": pick(64, 128, 256), "width": pick(128, 192, 384), "heads": pick(2, 4, 6),
            "layers": pick(2, 3, 6), "batch": pick(4, 8)}
     gpt["width"] -= gpt["width"] % gpt["heads"]
-    return {"mlp drawn": ("mlp", mlp), "gpt drawn": ("gpt", gpt)}
+    lstm = {"vocabulary": pick(100, 1000, 5000), "length": pick(32, 64, 100), "width": pick(128, 256, 300),
+            "cells": pick(128, 200, 384, 512), "layers": pick(1, 2, 3), "batch": pick(8, 16, 64)}
+    dlrm = {"features": pick(4, 13, 32), "tables": pick(8, 26, 40), "rows": pick(1000, 20000), "vector": pick(16, 32, 64),
+            "batch": pick(256, 1024, 4096)}
+    return {"mlp drawn": ("mlp", mlp), "gpt drawn": ("gpt", gpt), "lstm drawn": ("lstm", lstm), "dlrm drawn": ("dlrm", dlrm)}
 
 
 def environment():
@@ -123,16 +133,16 @@ def best_setting(python, model, folder, keys, ranks):
     """The fastest setting of one interpreter, as (name, command); None where it has no torch."""
     found = {}
     for how in ("eager", "compiled"):
-        for attention in ("plain", "fused") if model == "gpt" else ("plain",):
-            command = [python, os.path.join(HERE, "torch_peer.py"), model, how, attention, folder, *keys]
+        for variant in VARIANTS.get(model, ("plain",)):
+            command = [python, os.path.join(HERE, "torch_peer.py"), model, how, variant, folder, *keys]
             try:
                 run = lines_of("PyTorch", command)
             except RuntimeError as error:
-                print(f"  left out: {how} {attention}: {str(error).splitlines()[-1]}")
+                print(f"  left out: {how} {variant}: {str(error).splitlines()[-1]}")
                 continue
             if len(run) == ranks:
-                found[step_ms(run)] = (f"torch {run[0]['version']} {how} {attention}", command)
-                print(f"  tried: torch {run[0]['version']} {how} {attention}: {step_ms(run):.3f} ms")
+                found[step_ms(run)] = (f"torch {run[0]['version']} {how} {variant}", command)
+                print(f"  tried: torch {run[0]['version']} {how} {variant}: {step_ms(run):.3f} ms")
     return found[min(found)] if found else None
 
 
@@ -141,7 +151,7 @@ def main():
     parser.add_argument("--build", default="build")
     parser.add_argument("--python", default=os.environ.get("ROPEWALK_TORCH_PYTHON", "python3"),
                         help="interpreters with torch; none: no peer")
-    parser.add_argument("--works", default="mlp,gpt,drawn")
+    parser.add_argument("--works", default="mlp,gpt,lstm,dlrm,drawn")
     parser.add_argument("--shapes", default="1x2,2x1", help="ranks x threads")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--steps", type=int, default=30, help="measured in one run")
@@ -152,7 +162,7 @@ def main():
     binary = os.path.join(args.build, "bin", "bench_training")
     works = {}
     for work in args.works.split(","):
-        works |= drawn_works() if work == "drawn" else {work: (work, MLP if work == "mlp" else GPT)}
+        works |= drawn_works() if work == "drawn" else {work: (work, WORKS[work])}
     results = []
     for work, (model, sizes) in works.items():
         folder = os.path.join(cache, "training_" + work.replace(" ", "_"))

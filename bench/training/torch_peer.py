@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Steps of training by PyTorch, from the parameters and batches that `bench_training prepare` wrote.
 
-usage: torch_peer.py mlp|gpt eager|compiled plain|fused FOLDER steps=N ranks=N threads=N batch=N KEY=NUMBER...
+usage: torch_peer.py mlp|gpt|lstm|dlrm eager|compiled VARIANT FOLDER steps=N ranks=N threads=N batch=N KEY=NUMBER...
 
-fused: torch's own scaled_dot_product_attention instead of its products and softmax. Several ranks: DistributedDataParallel over gloo.
+Variants. gpt: fused, torch's own scaled_dot_product_attention instead of its products and softmax, or plain. dlrm: one table of all rows
+(stacked) or one EmbeddingBag for each (tables), with dense or sparse gradients. Others: plain. Several ranks: DistributedDataParallel over
+gloo.
 One line of JSON for each rank, as the house's.
 """
 
@@ -74,6 +76,54 @@ def mlp(n):
     return nn.Sequential(*layers, nn.Linear(wide, n["classes"]))
 
 
+class Lstm(nn.Module):
+    """Steps come first, as nn.LSTM has them: the ids are turned, and the states once."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.tokens = nn.Embedding(n["vocabulary"], n["width"])
+        self.lstm = nn.LSTM(n["width"], n["cells"], n["layers"])
+        self.head = nn.Linear(n["cells"], n["vocabulary"])
+
+    def forward(self, ids):
+        y, _ = self.lstm(self.tokens(ids.t()))
+        return self.head(y.transpose(0, 1)).flatten(0, 1)
+
+
+class Dlrm(nn.Module):
+    def __init__(self, n, variant):
+        super().__init__()
+        stacked, sparse = variant.startswith("stacked"), variant.endswith("sparse")
+
+        def perceptron(wide, widths):
+            layers = []
+            for width in widths:
+                layers += [nn.Linear(wide, width), nn.ReLU()]
+                wide = width
+            return layers
+
+        self.bottom = nn.Sequential(*perceptron(n["features"], [512, 256, 64, n["vector"]]))
+        vectors = n["tables"] + 1
+        wide = n["vector"] + vectors * (vectors - 1) // 2
+        self.top = nn.Sequential(*perceptron(wide, [512, 256]), nn.Linear(256, 1))
+        if stacked:
+            self.tables = nn.Embedding(n["tables"] * n["rows"], n["vector"], sparse=sparse)
+            self.first = torch.arange(n["tables"]) * n["rows"]
+        else:
+            self.tables = nn.ModuleList([nn.EmbeddingBag(n["rows"], n["vector"], mode="sum", sparse=sparse) for _ in range(n["tables"])])
+        self.lower = torch.tril_indices(vectors, vectors, -1)
+
+    def forward(self, dense, ids):
+        x = self.bottom(dense)
+        if isinstance(self.tables, nn.Embedding):
+            vectors = self.tables(ids + self.first)
+        else:
+            vectors = torch.stack([table(ids[:, k:k + 1]) for k, table in enumerate(self.tables)], 1)
+        z = torch.cat([x.unsqueeze(1), vectors], 1)
+        pairs = torch.bmm(z, z.transpose(1, 2))[:, self.lower[0], self.lower[1]]
+        return self.top(torch.cat([x, pairs], 1)).squeeze(1)
+
+
 def load_parameters(net, folder):
     """Ours are (in, out), torch's (out, in). Names differ in form only."""
     ours, at = {}, 0
@@ -109,6 +159,24 @@ def load_parameters(net, folder):
                 linear(f"block{i}/{name}", getattr(block, name))
         norm("norm", net.norm)
         put("head", net.head.weight, True)
+    elif isinstance(net, Lstm):
+        put("tokens", net.tokens.weight)
+        for k in range(net.lstm.num_layers):
+            for ours_name, name in (("w_ih", "weight_ih"), ("w_hh", "weight_hh"), ("b_ih", "bias_ih"), ("b_hh", "bias_hh")):
+                put(f"lstm/layer{k}/{ours_name}", getattr(net.lstm, f"{name}_l{k}"))
+        linear("head", net.head)
+    elif isinstance(net, Dlrm):
+        for part, layers in (("bottom", net.bottom), ("top", net.top)):
+            layers = [layer for layer in layers if isinstance(layer, nn.Linear)]
+            for k, layer in enumerate(layers):
+                linear("out" if part == "top" and k + 1 == len(layers) else f"{part}{k}", layer)
+        if isinstance(net.tables, nn.Embedding):
+            put("tables", net.tables.weight)
+        else:
+            with torch.no_grad():
+                for table, rows in zip(net.tables, ours["tables"].chunk(len(net.tables))):
+                    table.weight.copy_(rows)
+            loaded.add("tables")
     else:
         layers = [layer for layer in net if isinstance(layer, nn.Linear)]
         for i, layer in enumerate(layers):
@@ -117,27 +185,44 @@ def load_parameters(net, folder):
         sys.exit(f"parameters differ: {loaded ^ set(ours)}")
 
 
-def run(rank, model, how, attention, folder, n, port):
+def make(model, variant, n):
+    if model == "gpt":
+        return Gpt(n, variant == "fused")
+    return Lstm(n) if model == "lstm" else Dlrm(n, variant) if model == "dlrm" else mlp(n)
+
+
+def run(rank, model, how, variant, folder, n, port):
     torch.set_num_threads(n["threads"])
     torch.ones(256, 256) @ torch.ones(256, 256)  # its threads stand
     with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
         file.write("5")
     resting = resident("VmRSS")
-    ranks, gpt = n["ranks"], model == "gpt"
-    net = Gpt(n, attention == "fused") if gpt else mlp(n)
+    ranks = n["ranks"]
+    net = make(model, variant, n)
     load_parameters(net, folder)
-    inputs = np.fromfile(os.path.join(folder, "inputs"), np.int32 if gpt else np.float32).reshape(BATCHES, n["batch"], -1)
-    labels = np.fromfile(os.path.join(folder, "labels.i32"), np.int32).reshape(BATCHES, n["batch"], -1)
     share = n["batch"] // ranks
     mine = slice(rank * share, (rank + 1) * share)
-    batches = [(torch.from_numpy(x[mine].astype(np.int64 if gpt else np.float32)), torch.from_numpy(y[mine].reshape(-1).astype(np.int64)))
-               for x, y in zip(inputs, labels)]
-    del inputs, labels
+
+    def field(name, dtype):
+        return [torch.from_numpy(x[mine].astype(np.int64 if dtype == np.int32 else dtype))
+                for x in np.fromfile(os.path.join(folder, name), dtype).reshape(BATCHES, n["batch"], -1)]
+
+    if model == "dlrm":
+        batches = [((x, ids), y.reshape(-1)) for x, ids, y in zip(field("dense", np.float32), field("ids", np.int32),
+                                                                  field("click", np.float32))]
+    elif model == "mlp":
+        batches = [((x,), y.reshape(-1)) for x, y in zip(field("features", np.float32), field("label", np.int32))]
+    else:
+        batches = [((x,), y.reshape(-1)) for x, y in zip(field("tokens", np.int32), field("next", np.int32))]
+    criterion = F.binary_cross_entropy_with_logits if model == "dlrm" else F.cross_entropy
     if ranks > 1:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         distributed.init_process_group("gloo", rank=rank, world_size=ranks)
         net = nn.parallel.DistributedDataParallel(net)
-    optimizer = torch.optim.AdamW(net.parameters(), 3e-4) if gpt else torch.optim.SGD(net.parameters(), 0.01)
+    if model == "gpt":
+        optimizer = torch.optim.AdamW(net.parameters(), 3e-4)
+    else:
+        optimizer = torch.optim.SGD(net.parameters(), 0.01 if model == "mlp" else 0.1)
     if how == "compiled":
         net = torch.compile(net)
     seconds, losses, processor = [], [], 0
@@ -149,7 +234,7 @@ def run(rank, model, how, attention, folder, n, port):
             processor = processor_seconds()
         begin = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(net(x), y)
+        loss = criterion(net(*x), y)
         loss.backward()
         optimizer.step()
         value = loss.item()
@@ -170,16 +255,16 @@ def run(rank, model, how, attention, folder, n, port):
 
 
 def main():
-    model, how, attention, folder = sys.argv[1:5]
+    model, how, variant, folder = sys.argv[1:5]
     n = {key: int(value) for key, value in (argument.split("=", 1) for argument in sys.argv[5:])}
     if n["ranks"] == 1:
-        run(0, model, how, attention, folder, n, 0)
+        run(0, model, how, variant, folder, n, 0)
         return
     import socket
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(run, (model, how, attention, folder, n, port), nprocs=n["ranks"])
+    torch.multiprocessing.spawn(run, (model, how, variant, folder, n, port), nprocs=n["ranks"])
 
 
 if __name__ == "__main__":

@@ -44,7 +44,14 @@ void ApplySgd(Builder& b, const std::vector<Parameter>& parameters, const std::v
     StateId velocity;
     if (options.momentum != 0) velocity = MomentOf(b, parameters[i].state, "velocity");
     auto scope = b.With(UpdateScope(b, parameters[i]));
-    Value p = b.Read(parameters[i].state), g = Cast(gradients[i], p.dtype());
+    Value p = b.Read(parameters[i].state);
+    // Rows stay rows where the update changes no others, as a decay or a velocity does.
+    if (gradients[i].IsRows() && options.momentum == 0 && options.weight_decay == 0) {
+      const IndexedRows& g = gradients[i].rows();
+      b.Assign(parameters[i].state, AddRows(p, g.indices, -(Cast(b.Read(rate), p.dtype()) * Cast(g.rows, p.dtype()))));
+      continue;
+    }
+    Value g = Cast(gradients[i], p.dtype());
     if (options.weight_decay != 0) g = g + p * options.weight_decay;
     if (options.momentum != 0) {
       g = b.Read(velocity) * options.momentum + g;

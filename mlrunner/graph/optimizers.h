@@ -11,6 +11,7 @@
 
 namespace ropewalk::mlrunner {
 
+// Gradients that are rows of a table (IndexedRows) cost as much as those rows where neither momentum nor decay is asked for.
 struct SgdOptions {
   double momentum = 0;      // v = momentum v + g; p -= lr v
   double weight_decay = 0;  // g += weight_decay p

@@ -10,13 +10,15 @@ namespace ropewalk::mlrunner {
 // In train/families/.
 const ModelFamily& MlpFamily();
 const ModelFamily& GptFamily();
+const ModelFamily& LstmFamily();
+const ModelFamily& BertFamily();
+const ModelFamily& DlrmFamily();
 const DataFamily& FashionMnistFamily();
 const DataFamily& TextFamily();
 
 const std::vector<const ModelFamily*>& ModelFamilies() {
   static const std::vector<const ModelFamily*> all = {
-      &MlpFamily(),
-      &GptFamily(),
+      &MlpFamily(), &GptFamily(), &LstmFamily(), &BertFamily(), &DlrmFamily(),
   };
   return all;
 }

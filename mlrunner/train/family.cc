@@ -124,7 +124,7 @@ Learnt Classify(const Batch& batch, const Model& model, const Value& labels) {
 Learnt Judge(const Batch& batch, const Model& model, const Value& labels) {
   const Value weights = batch.WeightsFor(labels);
   const Value& x = model.logits;
-  Learnt learnt{.parameters = model.parameters, .loss = ReduceSum((Relu(x) - x * labels + Log(Exp(-Abs(x)) + 1.0)) * weights), .hits = {}};
+  Learnt learnt{.parameters = model.parameters, .loss = ReduceSum(BinaryCrossEntropy(x, labels) * weights), .hits = {}};
   if (!batch.training) {
     const Value said = Cast(Greater(x, 0.0), Dtype::kF32);
     learnt.hits = ReduceSum(Cast(Equal(said, labels), Dtype::kF32) * weights);
