@@ -264,26 +264,34 @@ Result<CompiledKernel> CompileGather(const KernelRequest& r) {
   if (!AllRowMajor(r)) return Declined();
   std::int64_t rows = r.in[0].dims[0], n = NumElements(r.in[1].dims), width = n == 0 ? 0 : NumElements(r.out[0].dims) / n;
   Dtype dtype = r.in[1].dtype;
+  int threads = Threads(r, n * width);
   return CompiledKernel{[=](const KernelCall& c) {
     RETURN_IF_ERROR(CheckIndices(c.in[1], dtype, n, rows, "index"));
-    for (std::int64_t i = 0; i < n; ++i) {
+    ForRows(n, threads, [&](std::int64_t i) {
       CopyBytes(Out(c, 0) + i * width, In(c, 0) + IndexAt(c.in[1], dtype, i) * width, static_cast<std::size_t>(width) * sizeof(float));
-    }
+    });
     return Status();
   }};
 }
 
-// On one thread, in the order of the indices: equal ones are added in an order that no number of threads changes.
+// Each thread has a stretch of the result and takes all indices in their order: equal ones are added in an order that no number of threads
+// changes.
 Result<CompiledKernel> CompileScatterAdd(const KernelRequest& r) {
   if (!AllRowMajor(r)) return Declined();
   std::int64_t rows = r.out[0].dims[0], n = r.in[0].dims[0], width = rows == 0 ? 0 : NumElements(r.out[0].dims) / rows;
   Dtype dtype = r.in[0].dtype;
+  int threads = Threads(r, std::max(n, rows) * width);
   return CompiledKernel{[=](const KernelCall& c) {
     RETURN_IF_ERROR(CheckIndices(c.in[0], dtype, n, rows, "index"));
-    std::fill_n(Out(c, 0), rows * width, 0.0f);
-    for (std::int64_t i = 0; i < n; ++i) {
-      AddTo(Out(c, 0) + IndexAt(c.in[0], dtype, i) * width, In(c, 1) + i * width, width);
-    }
+    ForRows(threads, threads, [&](std::int64_t t) {
+      const std::int64_t first = rows * t / threads, end = rows * (t + 1) / threads;
+      std::fill(Out(c, 0) + first * width, Out(c, 0) + end * width, 0.0f);
+      for (std::int64_t i = 0; i < n; ++i) {
+        if (const std::int64_t row = IndexAt(c.in[0], dtype, i); row >= first && row < end) {
+          AddTo(Out(c, 0) + row * width, In(c, 1) + i * width, width);
+        }
+      }
+    });
     return Status();
   }};
 }
