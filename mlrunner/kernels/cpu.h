@@ -36,6 +36,15 @@ inline bool AllRowMajor(const KernelRequest& r) {
   return true;
 }
 
+// Rows of large tables lie where nothing foresees them: who goes through many asks for those that he will need soon, so that the waits for
+// them overlap. Both ends: short rows cross lines of the cache.
+constexpr std::int64_t kRowsAhead = 16;
+inline void AskForRow(const float* row, std::int64_t width) {
+  if (width == 0) return;
+  __builtin_prefetch(row);
+  __builtin_prefetch(row + width - 1);
+}
+
 // Work below this many elements is not worth waking other threads for.
 constexpr std::int64_t kParallelElements = 32 * 1024;
 inline int Threads(const KernelRequest& r, std::int64_t elements) { return elements < kParallelElements ? 1 : r.num_threads; }

@@ -268,6 +268,7 @@ Result<CompiledKernel> CompileGather(const KernelRequest& r) {
   return CompiledKernel{[=](const KernelCall& c) {
     RETURN_IF_ERROR(CheckIndices(c.in[1], dtype, n, rows, "index"));
     ForRows(n, threads, [&](std::int64_t i) {
+      if (i + kRowsAhead < n) AskForRow(In(c, 0) + IndexAt(c.in[1], dtype, i + kRowsAhead) * width, width);
       CopyBytes(Out(c, 0) + i * width, In(c, 0) + IndexAt(c.in[1], dtype, i) * width, static_cast<std::size_t>(width) * sizeof(float));
     });
     return Status();

@@ -63,6 +63,7 @@ Result<CompiledKernel> CompileSumRows(const KernelRequest& r) {
     ForStretches(to_rows, threads, [&](std::int64_t first, std::int64_t end) {
       std::fill(Out(c, 0) + first * width, Out(c, 0) + end * width, 0.0f);
       for (std::int64_t i = 0; i < n; ++i) {
+        if (i + kRowsAhead < n) AskForRow(In(c, 0) + from[i + kRowsAhead] * width, width);
         if (const std::int64_t row = to[i]; row >= first && row < end) AddTo(Out(c, 0) + row * width, In(c, 0) + from[i] * width, width);
       }
     });
@@ -119,8 +120,10 @@ Result<CompiledKernel> CompileAddRows(const KernelRequest& r) {
     RETURN_IF_ERROR(CheckRows(at, n, rows));
     Keep(c, 0, rows * width);
     ForStretches(rows, threads, [&](std::int64_t first, std::int64_t end) {
+      auto is_own = [&](std::int64_t row) { return row >= first && row < end; };
       for (std::int64_t i = 0; i < n; ++i) {
-        if (const std::int64_t row = at[i]; row >= first && row < end) AddTo(Out(c, 0) + row * width, In(c, 2) + i * width, width);
+        if (i + kRowsAhead < n && is_own(at[i + kRowsAhead])) AskForRow(Out(c, 0) + at[i + kRowsAhead] * width, width);
+        if (is_own(at[i])) AddTo(Out(c, 0) + at[i] * width, In(c, 2) + i * width, width);
       }
     });
     return Status();
