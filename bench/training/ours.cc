@@ -1,11 +1,11 @@
 // Steps of training by the house: the trainer's own graph, kernels, executor and sums over ranks, on batches that are drawn, not read.
 //
-// usage: bench_training prepare|train|roofline mlp|gpt|lstm|dlrm KEY=NUMBER...
+// usage: bench_training prepare|train|roofline mlp|gpt|lstm|dlrm|resnet KEY=NUMBER...
 //   prepare: writes the first parameters and the batches into folder=..., for the peer to begin with the same
 //   train: lines of JSON, one for each rank: times of steps, losses, memory, processor time, and times by op
 //   roofline: one line: the best rate of products and of copies that all ranks reach at the same time
 // Keys: batch, ranks, threads, steps, folder; mlp: features, hidden, hidden_layers, classes; gpt: vocabulary, length, width, heads, layers;
-// lstm: vocabulary, length, width, cells, layers; dlrm: features, tables, rows, vector.
+// lstm: vocabulary, length, width, cells, layers; dlrm: features, tables, rows, vector; resnet: depth, size, classes.
 #include <omp.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -87,6 +87,8 @@ class Drawn : public Samples {
       fields_ = {{"dense", Dtype::kF32, {s.Number("features")}},
                  {"ids", Dtype::kI32, {s.Number("tables")}, s.Number("rows")},
                  {"click", Dtype::kF32, {}}};
+    } else if (s.model == "resnet") {
+      fields_ = {{"image", Dtype::kF32, {3, s.Number("size"), s.Number("size")}}, {"label", Dtype::kI32, {}, s.Number("classes")}};
     } else {
       fields_ = {{"features", Dtype::kF32, {s.Number("features")}}, {"label", Dtype::kI32, {}, s.Number("classes")}};
     }
@@ -139,6 +141,9 @@ TrainJob JobOf(const Setup& s) {
     job.model.more["cells"] = s.keys.at("cells");
   } else if (s.model == "dlrm") {
     job.model.more["vector"] = s.keys.at("vector");
+  } else if (s.model == "resnet") {
+    job.model.more["depth"] = s.keys.at("depth");
+    job.optimizer.learning_rate = .01;
   } else {
     job.model.hidden.assign(static_cast<std::size_t>(s.Number("hidden_layers")), s.Number("hidden"));
     job.optimizer.learning_rate = .01;
@@ -224,6 +229,13 @@ Work WorkOf(const Graph& graph, const Op& op, const Bindings& bindings) {
     const std::int64_t inner = op.attrs.Int(Attr::kTransposeA) != 0 ? a[a.size() - 2] : a.back();
     return {2.0 * static_cast<double>(NumElements(c)) * static_cast<double>(inner), 0};
   }
+  if (op.def == &kConv2D || op.def == &kConv2DInputGrad || op.def == &kConv2DWeightGrad) {
+    // One product for each element of the kernels at each place of y.
+    const bool to_kernels = op.def == &kConv2DWeightGrad;
+    const ValueId w = to_kernels ? op.outputs[0] : op.inputs[1], y = op.def == &kConv2D ? op.outputs[0] : op.inputs[to_kernels ? 1 : 0];
+    const Dims kernels = Evaluate(graph.value(w).type.shape, bindings), places = Evaluate(graph.value(y).type.shape, bindings);
+    return {2.0 * static_cast<double>(NumElements(kernels)) * static_cast<double>(places[0] * places[2] * places[3]), 0};
+  }
   // The products of all steps, forward and back: (B, H) by (H, 4 H), and (B, 4 H) by (4 H, H).
   if (op.def == &kLstm || op.def == &kLstmGrad) {
     const bool forward = op.def == &kLstm;
@@ -288,7 +300,7 @@ int TrainRank(const Setup& s, int rank, int ranks, int hub) {
   const Share share = ShareOf(batch, rank, ranks);
   std::vector<Fields> batches;
   for (int k = 0; k < kBatches; ++k) batches.push_back(Make(samples, k, batch, share));
-  Graph graph = Must(StepGraph(job, samples, ranks));
+  const Graph graph = AssignLayouts(Must(StepGraph(job, samples, ranks)), CpuLayouts());
   std::unique_ptr<collective::Communicator> all;  // before the executable, which uses its memory
   KernelTable table = CpuKernels();
   ExecutorOptions options{.num_threads = static_cast<int>(s.Number("threads"))};
@@ -402,7 +414,7 @@ int main(int argc, char** argv) {
   }
   const std::string verb = argv[1];
   Setup setup{.model = argv[2], .keys = {}};
-  if (std::set<std::string>{"mlp", "gpt", "lstm", "dlrm"}.count(setup.model) == 0) {
+  if (std::set<std::string>{"mlp", "gpt", "lstm", "dlrm", "resnet"}.count(setup.model) == 0) {
     std::fprintf(stderr, "there is no work %s\n", argv[2]);
     return 2;
   }

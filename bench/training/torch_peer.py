@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Steps of training by PyTorch, from the parameters and batches that `bench_training prepare` wrote.
 
-usage: torch_peer.py mlp|gpt|lstm|dlrm eager|compiled VARIANT FOLDER steps=N ranks=N threads=N batch=N KEY=NUMBER...
+usage: torch_peer.py mlp|gpt|lstm|dlrm|resnet eager|compiled VARIANT FOLDER steps=N ranks=N threads=N batch=N KEY=NUMBER...
 
 Variants. gpt: fused, torch's own scaled_dot_product_attention instead of its products and softmax, or plain. dlrm: one table of all rows
-(stacked) or one EmbeddingBag for each (tables), with dense or sparse gradients. Others: plain. Several ranks: DistributedDataParallel over
-gloo.
+(stacked) or one EmbeddingBag for each (tables), with dense or sparse gradients. resnet: images and kernels with their channels_last, or
+plain. Others: plain. Several ranks: DistributedDataParallel over gloo; its batch norms are of each rank's own samples.
 One line of JSON for each rank, as the house's.
 """
 
@@ -124,6 +124,41 @@ class Dlrm(nn.Module):
         return self.top(torch.cat([x, pairs], 1)).squeeze(1)
 
 
+class Residual(nn.Module):
+    def __init__(self, wide, out, stride):
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(wide, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out)
+        self.conv2, self.norm2 = nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out)
+        self.by = stride > 1 or wide != out
+        if self.by:
+            self.conv_by, self.norm_by = nn.Conv2d(wide, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+
+    def forward(self, x):
+        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        return F.relu(y + (self.norm_by(self.conv_by(x)) if self.by else x))
+
+
+class ResNet(nn.Module):
+    """For small images, 6 n + 2 deep."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
+        self.blocks, wide = nn.ModuleDict(), 16
+        for stage in range(3):
+            for block in range((n["depth"] - 2) // 6):
+                out = 16 << stage
+                self.blocks[f"stage{stage + 1}/block{block}"] = Residual(wide, out, 2 if stage > 0 and block == 0 else 1)
+                wide = out
+        self.out = nn.Linear(wide, n["classes"])
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.conv(x)))
+        for block in self.blocks.values():
+            x = block(x)
+        return self.out(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
 def load_parameters(net, folder):
     """Ours are (in, out), torch's (out, in). Names differ in form only."""
     ours, at = {}, 0
@@ -159,6 +194,14 @@ def load_parameters(net, folder):
                 linear(f"block{i}/{name}", getattr(block, name))
         norm("norm", net.norm)
         put("head", net.head.weight, True)
+    elif isinstance(net, ResNet):
+        put("stem/conv/w", net.conv.weight)
+        norm("stem/norm", net.norm)
+        for name, block in net.blocks.items():
+            for number in ("1", "2", "_by") if block.by else ("1", "2"):
+                put(f"{name}/conv{number}/w", getattr(block, "conv" + number).weight)
+                norm(f"{name}/norm{number}", getattr(block, "norm" + number))
+        linear("out", net.out)
     elif isinstance(net, Lstm):
         put("tokens", net.tokens.weight)
         for k in range(net.lstm.num_layers):
@@ -188,6 +231,8 @@ def load_parameters(net, folder):
 def make(model, variant, n):
     if model == "gpt":
         return Gpt(n, variant == "fused")
+    if model == "resnet":
+        return ResNet(n).to(memory_format=torch.channels_last) if variant == "channels_last" else ResNet(n)
     return Lstm(n) if model == "lstm" else Dlrm(n, variant) if model == "dlrm" else mlp(n)
 
 
@@ -210,6 +255,11 @@ def run(rank, model, how, variant, folder, n, port):
     if model == "dlrm":
         batches = [((x, ids), y.reshape(-1)) for x, ids, y in zip(field("dense", np.float32), field("ids", np.int32),
                                                                   field("click", np.float32))]
+    elif model == "resnet":
+        batches = [((x.view(share, 3, n["size"], n["size"]),), y.reshape(-1)) for x, y in zip(field("image", np.float32),
+                                                                                          field("label", np.int32))]
+        if variant == "channels_last":
+            batches = [((x.contiguous(memory_format=torch.channels_last),), y) for (x,), y in batches]
     elif model == "mlp":
         batches = [((x,), y.reshape(-1)) for x, y in zip(field("features", np.float32), field("label", np.int32))]
     else:
@@ -222,7 +272,7 @@ def run(rank, model, how, variant, folder, n, port):
     if model == "gpt":
         optimizer = torch.optim.AdamW(net.parameters(), 3e-4)
     else:
-        optimizer = torch.optim.SGD(net.parameters(), 0.01 if model == "mlp" else 0.1)
+        optimizer = torch.optim.SGD(net.parameters(), 0.01 if model in ("mlp", "resnet") else 0.1)
     if how == "compiled":
         net = torch.compile(net)
     seconds, losses, processor = [], [], 0

@@ -11,10 +11,11 @@
 namespace ropewalk::mlrunner {
 
 std::string_view Name(Attr attr) {
-  constexpr std::string_view kNames[] = {"name",    "shape",   "value",  "literal", "axes",   "axis",        "keep_dims",   "permutation",
-                                         "begin",   "end",     "step",   "low",     "high",   "transpose_a", "transpose_b", "strides",
-                                         "padding", "kernel",  "groups", "dtype",   "dim",    "sample_dim",  "count",       "captures",
-                                         "bound",   "stacked", "group",  "peer",    "reduce", "epsilon",     "key",         "extra"};
+  constexpr std::string_view kNames[] = {"name",        "shape",   "value",    "literal", "axes",      "axis",  "keep_dims",
+                                         "permutation", "begin",   "end",      "step",    "low",       "high",  "transpose_a",
+                                         "transpose_b", "strides", "padding",  "kernel",  "groups",    "dtype", "dim",
+                                         "sample_dim",  "count",   "captures", "bound",   "stacked",   "group", "peer",
+                                         "reduce",      "epsilon", "key",      "extra",   "dilations", "relu"};
   return kNames[static_cast<std::size_t>(attr)];
 }
 

@@ -97,7 +97,9 @@ enum class Attr : std::uint8_t {
   kReduce,
   kEpsilon,
   kKey,
-  kExtra
+  kExtra,
+  kDilations,
+  kRelu
 };
 std::string_view Name(Attr attr);
 using AttrValue = std::variant<std::int64_t, double, std::string, std::vector<std::int64_t>, Shape, Literal>;

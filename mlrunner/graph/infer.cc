@@ -86,4 +86,16 @@ std::vector<int> Axes(const Op& op, std::size_t rank) {
   return axes;
 }
 
+ConvWindow ConvWindowOf(const Op& op) {
+  ConvWindow window{op.attrs.Ints(Attr::kStrides), op.attrs.Ints(Attr::kPadding)};
+  if (op.attrs.Has(Attr::kDilations)) window.dilation = op.attrs.Ints(Attr::kDilations);
+  window.groups = op.attrs.Int(Attr::kGroups, 1);
+  return window;
+}
+PoolWindow PoolWindowOf(const Op& op) {
+  PoolWindow window{op.attrs.Ints(Attr::kKernel), op.attrs.Ints(Attr::kStrides)};
+  if (op.attrs.Has(Attr::kPadding)) window.padding = op.attrs.Ints(Attr::kPadding);
+  return window;
+}
+
 }  // namespace ropewalk::mlrunner

@@ -37,4 +37,16 @@ int AxisOf(const InferContext& c, const TensorType& input);
 // All reduced axes, sorted, from kAxes (empty: all).
 std::vector<int> Axes(const Op& op, std::size_t rank);
 
+// What a convolution's attributes say of height and width.
+struct ConvWindow {
+  std::vector<std::int64_t> stride, padding, dilation = {1, 1};  // dilation: how far elements of the kernel lie apart
+  std::int64_t groups = 1;
+};
+ConvWindow ConvWindowOf(const Op& op);
+// The same of a pooling; what is padded counts as the least number for a maximum, as 0 for a mean.
+struct PoolWindow {
+  std::vector<std::int64_t> kernel, stride, padding = {0, 0};
+};
+PoolWindow PoolWindowOf(const Op& op);
+
 }  // namespace ropewalk::mlrunner

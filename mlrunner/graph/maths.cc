@@ -210,13 +210,30 @@ Value MatMul(Arg a, Arg b, bool transpose_a, bool transpose_b) {
 }
 
 Value Conv2D(Arg x, Arg w, Conv2DOptions options) {
-  return One(kConv2D, {&x, &w}, {{Attr::kStrides, options.stride}, {Attr::kPadding, options.padding}});
+  Attributes attrs{{Attr::kStrides, options.stride}, {Attr::kPadding, options.padding}};
+  if (options.dilation != std::vector<std::int64_t>{1, 1}) attrs.Set(Attr::kDilations, options.dilation);
+  if (options.groups != 1) attrs.Set(Attr::kGroups, options.groups);
+  if (!options.bias.valid()) return One(kConv2D, {&x, &w}, std::move(attrs));
+  Arg bias(options.bias, x.where.file, x.where.line);
+  return One(kConv2D, {&x, &w, &bias}, std::move(attrs));
 }
-Value MaxPool2D(Arg x, std::int64_t kernel, std::int64_t stride) {
-  return One(kMaxPool2D, {&x}, {{Attr::kKernel, kernel}, {Attr::kStep, stride}});
+Value MaxPool2D(Arg x, Pool2DOptions o) {
+  return One(kMaxPool2D, {&x}, {{Attr::kKernel, o.kernel}, {Attr::kStrides, o.stride}, {Attr::kPadding, o.padding}});
 }
-Value AvgPool2D(Arg x, std::int64_t kernel, std::int64_t stride) {
-  return One(kAvgPool2D, {&x}, {{Attr::kKernel, kernel}, {Attr::kStep, stride}});
+Value AvgPool2D(Arg x, Pool2DOptions o) {
+  return One(kAvgPool2D, {&x}, {{Attr::kKernel, o.kernel}, {Attr::kStrides, o.stride}, {Attr::kPadding, o.padding}});
+}
+Value MaxPool2D(Arg x, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+  return MaxPool2D(x, {.kernel = {kernel, kernel}, .stride = {stride, stride}, .padding = {padding, padding}});
+}
+Value AvgPool2D(Arg x, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+  return AvgPool2D(x, {.kernel = {kernel, kernel}, .stride = {stride, stride}, .padding = {padding, padding}});
+}
+Value GlobalAvgPool2D(Arg x) {
+  if (!x.value.valid()) return {};
+  // One window that is the image: a shape that is none is refused by the pooling.
+  std::vector<std::int64_t> image{x.value.dim(2).Constant().value_or(0), x.value.dim(3).Constant().value_or(0)};
+  return Reshape(AvgPool2D(x, {.kernel = std::move(image), .stride = {1, 1}}), {x.value.dim(0), x.value.dim(1)});
 }
 
 Value Gather(Arg table, Arg indices) { return One(kGather, {&table, &indices}); }
@@ -274,6 +291,45 @@ Value LayerNorm(Arg x, Arg gain, Arg bias, double epsilon) { return One(kLayerNo
 LstmStates Lstm(Arg x, Arg bias, Arg w, Arg h, Arg c) {
   std::vector<Value> states = Apply(kLstm, {&x, &bias, &w, &h, &c});
   return {states[0], states[1]};
+}
+
+Moments MomentsOf(Arg x, const Value& counted) {
+  if (!x.value.valid()) return {};
+  Builder& b = *BuilderOf({&x});
+  std::vector<Value> inputs{x.value};
+  if (counted.valid()) inputs.push_back(counted);
+  std::vector<Value> moments = b.Emit(kBatchMoments, inputs, {}, x.where);
+  if (moments.size() < 2) return {};
+  Dim of_a_row = 1;
+  for (std::size_t d = 2; d < x.value.rank(); ++d) of_a_row = of_a_row * x.value.dim(static_cast<int>(d));
+  Value count = counted.valid() ? ReduceSum(counted) * DimSize(b, of_a_row, x.value.dtype(), x.where)
+                                : DimSize(b, x.value.dim(0) * of_a_row, x.value.dtype(), x.where);
+  return {moments[0], moments[1], count, counted};
+}
+Moments MomentsOfRanks(const Moments& mine, const Value& near, StateId channel, std::string ranks) {
+  if (!mine.mean.valid() || !near.valid()) return {};
+  const Dim n = mine.mean.dim(0);
+  Value apart = mine.mean - near;
+  Value sums = Concat({Reshape(mine.count, {1}), apart * mine.count, (mine.variance + Square(apart)) * mine.count}, 0);
+  Value all = AllReduce(sums, channel, std::move(ranks));
+  Value count = Reshape(SliceAxis(all, 0, 0, 1), {}), at_least_one = Maximum(count, 1);
+  Value moved = SliceAxis(all, 0, 1, n + 1) / at_least_one, squares = SliceAxis(all, 0, n + 1, n + n + 1) / at_least_one;
+  return {near + moved, Maximum(squares - Square(moved), 0), count, mine.counted};
+}
+Value BatchNorm(Arg x, Arg gain, Arg bias, const Moments& m, BatchNormOptions options) {
+  if (!x.value.valid() || !gain.value.valid() || !bias.value.valid() || !m.mean.valid()) return {};
+  Builder& b = *BuilderOf({&x, &gain, &bias});
+  std::vector<Value> inputs{x.value, gain.value, bias.value, m.mean, m.variance, m.count};
+  if (m.counted.valid()) inputs.push_back(m.counted);
+  Attributes attrs{{Attr::kEpsilon, options.epsilon}, {Attr::kRelu, std::int64_t{options.relu}}};
+  if (options.channel.valid()) {
+    attrs.Set(Attr::kGroup, options.ranks);
+    attrs.Set(Attr::kName, b.graph().state(options.channel).name);
+  }
+  return b.EmitOne(kBatchNorm, inputs, std::move(attrs), x.where);
+}
+Value BatchNormInference(Arg x, Arg gain, Arg bias, Arg mean, Arg variance, double epsilon, bool relu) {
+  return One(kBatchNormInference, {&x, &gain, &bias, &mean, &variance}, {{Attr::kEpsilon, epsilon}, {Attr::kRelu, std::int64_t{relu}}});
 }
 
 Vars While(Vars init, std::int64_t bound, const std::function<Value(Builder&, const Vars&)>& condition,

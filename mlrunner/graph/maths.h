@@ -84,11 +84,21 @@ Value SumTo(Arg a, Shape shape);                                                
 Value MatMul(Arg a, Arg b, bool transpose_a = false, bool transpose_b = false);
 struct Conv2DOptions {
   std::vector<std::int64_t> stride = {1, 1};
-  std::vector<std::int64_t> padding = {0, 0};  // on both sides
+  std::vector<std::int64_t> padding = {0, 0};  // on both sides; PadAxis for sides that differ
+  std::vector<std::int64_t> dilation = {1, 1};
+  std::int64_t groups = 1;  // kernels of group i see its channels only; as many as channels: depthwise
+  Value bias = {};          // (K); not valid: none
 };
-Value Conv2D(Arg x, Arg w, Conv2DOptions options = {});            // (N, C, H, W) x (K, C, R, S) -> (N, K, P, Q)
-Value MaxPool2D(Arg x, std::int64_t kernel, std::int64_t stride);  // (N, C, H, W)
-Value AvgPool2D(Arg x, std::int64_t kernel, std::int64_t stride);
+Value Conv2D(Arg x, Arg w, Conv2DOptions options = {});  // (N, C, H, W) x (K, C / groups, R, S) -> (N, K, P, Q)
+struct Pool2DOptions {
+  std::vector<std::int64_t> kernel = {2, 2}, stride = {2, 2};
+  std::vector<std::int64_t> padding = {0, 0};  // less than the kernel; never the largest, and 0 in a mean (which counts it)
+};
+Value MaxPool2D(Arg x, Pool2DOptions options);  // (N, C, H, W) -> (N, C, P, Q)
+Value AvgPool2D(Arg x, Pool2DOptions options);
+Value MaxPool2D(Arg x, std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0);
+Value AvgPool2D(Arg x, std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0);
+Value GlobalAvgPool2D(Arg x);  // (N, C, H, W) -> (N, C)
 
 // --- rows ---
 Value Gather(Arg table, Arg indices);                   // (V, ...), i (n...) -> (n..., ...); its gradient is IndexedRows
@@ -131,6 +141,30 @@ struct LstmStates {
 };
 // x (T, B, 4 H): what the inputs give to the gates; bias (4 H); w (4 H, H); h and c (B, H): before the first step
 LstmStates Lstm(Arg x, Arg bias, Arg w, Arg h, Arg c);
+
+// --- batch norm (Ioffe and Szegedy 2015), of the channels of x (N, C, ...) ---
+// What the elements of a channel have together. Rows (of dimension 0) may be there only to fill a batch up: those for which `counted` (N)
+// is 0 are left out; where it is not valid, all count. Without any that count, mean and variance are 0.
+struct Moments {
+  Value mean, variance;  // (C); the variance of the elements themselves, divided by how many there are
+  Value count;           // (): elements of a channel that count
+  Value counted;         // as it was given
+};
+Moments MomentsOf(Arg x, const Value& counted = {});
+// Of the elements of all ranks along a mesh axis, by one sum in `channel`. `near` (C), the same on all ranks, is about where the means lie:
+// the nearer, the more digits of the variance are left.
+Moments MomentsOfRanks(const Moments& mine, const Value& near, StateId channel, std::string ranks);
+struct BatchNormOptions {
+  double epsilon = 1e-5;
+  bool relu = false;  // followed by a ReLU, in the same pass over memory
+  // The moments are those of all ranks of a mesh axis: gradients are summed over them, in this channel. Not valid: of this rank.
+  StateId channel = {};
+  std::string ranks = {};
+};
+// (x - mean) / sqrt(variance + epsilon) * gain + bias, where `m` are the moments of x's batch: the gradient knows that they move with x.
+Value BatchNorm(Arg x, Arg gain, Arg bias, const Moments& m, BatchNormOptions options = {});
+// The same of any mean and variance (C).
+Value BatchNormInference(Arg x, Arg gain, Arg bias, Arg mean, Arg variance, double epsilon = 1e-5, bool relu = false);
 
 // --- control flow; bodies are functional, values from around them are captured ---
 using Vars = std::vector<Value>;

@@ -23,6 +23,7 @@ extern const OpDef kLstm, kLstmGrad;
 extern const OpDef kSumRows, kBagsOf, kStackedRows, kAddRows, kAdagradRows, kPairDots, kPairDotsGrad;
 extern const OpDef kTopK, kTopKGrad, kExpertSlots;
 extern const OpDef kBinaryCrossEntropy, kBinaryCrossEntropyGrad;
+extern const OpDef kBatchMoments, kBatchNorm, kBatchNormInference, kBatchNormSums, kBatchNormInputGrad;
 extern const OpDef kAdamW, kMap;
 extern const OpDef kWhile, kCond;
 extern const OpDef kAllReduce, kAllGather, kReduceScatter, kSend, kRecv;

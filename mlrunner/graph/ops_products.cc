@@ -97,24 +97,33 @@ Gradients MatMulGradient(const GradientContext& c) {
 
 constexpr std::int64_t kWindowMax = 1 << 30;  // of a stride and a padding: sums with lengths stay numbers
 
+bool AreTwo(const std::vector<std::int64_t>& two, std::int64_t least) {
+  return two.size() == 2 && std::all_of(two.begin(), two.end(), [&](std::int64_t n) { return n >= least && n <= kWindowMax; });
+}
 // Output length of a window that slides over a padded axis.
 std::int64_t Windows(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
   return (size + 2 * padding - kernel) / stride + 1;
 }
-// (N, C, H, W) x (K, C, R, S) -> (N, K, P, Q)
+// (N, C, H, W) x (K, C / groups, R, S) -> (N, K, P, Q)
 Result<Shape> ConvShape(const InferContext& c, const Shape& x, const Shape& w) {
   if (x.size() != 4 || w.size() != 4) return Misfit(c, "it takes (N, C, H, W) and (K, C, R, S)", "Reshape to four dimensions each");
-  if (x[1] != w[1]) {
-    return Misfit(c, fmt::format("the image has {} channels and the kernel {}", x[1].ToString(c.symbols), w[1].ToString(c.symbols)),
-                  "make dimension 1 of both the same: images are (N, C, H, W), kernels (K, C, R, S)");
+  const ConvWindow window = ConvWindowOf(c.op);
+  if (window.groups < 1 || !w[0].DividedBy(Dim(window.groups))) {
+    return Misfit(c, fmt::format("{} kernels are not to be divided into {} groups", w[0].ToString(c.symbols), window.groups),
+                  "give as many groups as divide dimension 0 of the kernels: each has its own channels and kernels");
   }
-  std::vector<std::int64_t> stride = c.op.attrs.Ints(Attr::kStrides), padding = c.op.attrs.Ints(Attr::kPadding);
-  auto are = [](const std::vector<std::int64_t>& two, std::int64_t least) {
-    return two.size() == 2 && std::all_of(two.begin(), two.end(), [&](std::int64_t n) { return n >= least && n <= kWindowMax; });
-  };
-  if (!are(stride, 1) || !are(padding, 0)) {
-    return Misfit(c, fmt::format("its strides are [{}] and its paddings [{}]", fmt::join(stride, ", "), fmt::join(padding, ", ")),
-                  fmt::format("give two strides of 1 to {0} and two paddings of 0 to {0}, of height and width", kWindowMax));
+  if (x[1] != w[1] * Dim(window.groups)) {
+    return Misfit(c,
+                  fmt::format("the image has {} channels and the kernel {}{}", x[1].ToString(c.symbols), w[1].ToString(c.symbols),
+                              window.groups == 1 ? "" : fmt::format(" in each of {} groups", window.groups)),
+                  window.groups == 1 ? "make dimension 1 of both the same: images are (N, C, H, W), kernels (K, C, R, S)"
+                                     : "kernels are (K, C / groups, R, S) where images are (N, C, H, W)");
+  }
+  if (!AreTwo(window.stride, 1) || !AreTwo(window.padding, 0) || !AreTwo(window.dilation, 1)) {
+    return Misfit(c,
+                  fmt::format("its strides are [{}], its paddings [{}] and its dilations [{}]", fmt::join(window.stride, ", "),
+                              fmt::join(window.padding, ", "), fmt::join(window.dilation, ", ")),
+                  fmt::format("give two strides and dilations of 1 to {0} and two paddings of 0 to {0}, of height and width", kWindowMax));
   }
   Shape y{x[0], w[0], 0, 0};
   for (int i = 0; i < 2; ++i) {
@@ -122,14 +131,15 @@ Result<Shape> ConvShape(const InferContext& c, const Shape& x, const Shape& w) {
       return Misfit(c, "heights and widths must be numbers, not symbols",
                     "give the image and the kernel numbers; only N and K may be symbols");
     }
-    if (*w[2 + i].Constant() < 1) return Misfit(c, "the kernel has no elements", "give it a height and a width of 1 or more");
-    if (*x[2 + i].Constant() + 2 * padding[i] < *w[2 + i].Constant()) {
-      return Misfit(c,
-                    fmt::format("the kernel is larger than the padded image: {} and {} + 2 * {}", *w[2 + i].Constant(),
-                                *x[2 + i].Constant(), padding[i]),
+    const std::int64_t size = *x[2 + i].Constant(), kernel = *w[2 + i].Constant();
+    if (kernel < 1) return Misfit(c, "the kernel has no elements", "give it a height and a width of 1 or more");
+    // Neither factor is large enough for the product to leave 64 bits, unless the kernel holds more than any memory.
+    const std::int64_t reach = kernel > kWindowMax ? kernel : (kernel - 1) * window.dilation[i] + 1;
+    if (size + 2 * window.padding[i] < reach) {
+      return Misfit(c, fmt::format("the kernel is larger than the padded image: {} and {} + 2 * {}", reach, size, window.padding[i]),
                     "pad more, or take a smaller kernel");
     }
-    y[2 + i] = Windows(*x[2 + i].Constant(), *w[2 + i].Constant(), stride[i], padding[i]);
+    y[2 + i] = Windows(size, reach, window.stride[i], window.padding[i]);
   }
   return y;
 }
@@ -138,9 +148,14 @@ Status NotItsShape(const InferContext& c, const char* which, const Shape& shape)
   return Misfit(c, fmt::format("the shapes that it belongs to give {} the shape {}", which, ToString(shape, c.symbols)),
                 "let Grad make the op, or give it what the forward op takes and gives");
 }
+// (x, w) or (x, w, bias (K)) -> y
 Result<Types> InferConv2D(const InferContext& c) {
+  if (c.in.size() != 2 && c.in.size() != 3) return Misfit(c, "it takes an image, a kernel and perhaps a bias", "give two tensors or three");
   if (c.in[0].dtype != c.in[1].dtype || !IsFloat(c.in[0].dtype)) return NotOneFloat(c);
   ASSIGN_OR_RETURN(Shape y, ConvShape(c, c.in[0].shape, c.in[1].shape));
+  if (c.in.size() == 3 && c.in[2] != TensorType{c.in[0].dtype, {y[1]}}) {
+    return Misfit(c, "a bias has one number of the same type for each kernel", "make it as long as dimension 0 of the kernels");
+  }
   return Types{{c.in[0].dtype, y}};
 }
 // (g, w) -> dx and (x, g) -> dw, where the attributes give the result's shape, and g has the shape of y = Conv2D(x, w).
@@ -154,6 +169,8 @@ Result<Types> InferConv2DGrad(const InferContext& c) {
 }
 Value ConvOp(const GradientContext& c, const OpDef& def, const Value& a, const Value& b, const Shape& shape) {
   Attributes attrs{{Attr::kStrides, c.op.attrs.Ints(Attr::kStrides)}, {Attr::kPadding, c.op.attrs.Ints(Attr::kPadding)}};
+  if (c.op.attrs.Has(Attr::kDilations)) attrs.Set(Attr::kDilations, c.op.attrs.Ints(Attr::kDilations));
+  if (c.op.attrs.Has(Attr::kGroups)) attrs.Set(Attr::kGroups, c.op.attrs.Int(Attr::kGroups));
   if (&def != &kConv2D) {
     attrs.Set(Attr::kShape, shape);
     attrs.Set(Attr::kDtype, static_cast<std::int64_t>(a.dtype()));
@@ -162,7 +179,10 @@ Value ConvOp(const GradientContext& c, const OpDef& def, const Value& a, const V
 }
 // A convolution is linear in each argument, and so are the two others that it is the adjoint of; the three are each other's gradients.
 Gradients Conv2DGradient(const GradientContext& c) {
-  return {ConvOp(c, kConv2DInputGrad, G(c), c.in[1], c.in[0].shape()), ConvOp(c, kConv2DWeightGrad, c.in[0], G(c), c.in[1].shape())};
+  Gradients gradients{ConvOp(c, kConv2DInputGrad, G(c), c.in[1], c.in[0].shape()),
+                      ConvOp(c, kConv2DWeightGrad, c.in[0], G(c), c.in[1].shape())};
+  if (c.in.size() == 3) gradients.emplace_back(ReduceSum(G(c), {0, 2, 3}));
+  return gradients;
 }
 Gradients Conv2DInputGradGradient(const GradientContext& c) {  // (g, w) -> dx
   return {ConvOp(c, kConv2D, G(c), c.in[1], {}), ConvOp(c, kConv2DWeightGrad, G(c), c.in[0], c.in[1].shape())};
@@ -176,18 +196,25 @@ Result<Shape> PoolShape(const InferContext& c, const Shape& x) {
   if (x.size() != 4 || !IsFloat(c.in[0].dtype)) {
     return Misfit(c, "it takes a floating-point (N, C, H, W)", "Reshape to four dimensions, or Cast");
   }
-  std::int64_t kernel = c.op.attrs.Int(Attr::kKernel), stride = c.op.attrs.Int(Attr::kStep);
-  if (kernel < 1 || stride < 1 || stride > kWindowMax) {
-    return Misfit(c, fmt::format("its windows have {} x {} elements and are {} apart", kernel, kernel, stride),
-                  fmt::format("give a kernel of 1 or more and a stride of 1 to {}", kWindowMax));
+  const PoolWindow window = PoolWindowOf(c.op);
+  if (!AreTwo(window.kernel, 1) || !AreTwo(window.stride, 1) || !AreTwo(window.padding, 0)) {
+    return Misfit(c,
+                  fmt::format("its windows have [{}] elements, are [{}] apart, and paddings are [{}]", fmt::join(window.kernel, ", "),
+                              fmt::join(window.stride, ", "), fmt::join(window.padding, ", ")),
+                  fmt::format("give two kernels and strides of 1 to {0} and two paddings of 0 to {0}, of height and width", kWindowMax));
   }
   Shape y{x[0], x[1], 0, 0};
-  for (int i = 2; i < 4; ++i) {
-    if (!x[i].IsConstant() || *x[i].Constant() < kernel) {
-      return Misfit(c, fmt::format("heights and widths must be numbers, at least the kernel's {}", kernel),
-                    "take a smaller kernel, or pad the image (PadAxis); a symbol has no number here");
+  for (int i = 0; i < 2; ++i) {
+    const std::int64_t kernel = window.kernel[i], padding = window.padding[i];
+    if (padding >= kernel) {
+      return Misfit(c, fmt::format("a padding of {} makes windows of {} that lie outside", padding, kernel),
+                    "pad by less than the kernel has elements");
     }
-    y[i] = Windows(*x[i].Constant(), kernel, stride, 0);
+    if (!x[2 + i].IsConstant() || *x[2 + i].Constant() < 1 || *x[2 + i].Constant() + 2 * padding < kernel) {
+      return Misfit(c, fmt::format("heights and widths must be numbers, with their paddings at least the kernel's {}", kernel),
+                    "take a smaller kernel, or pad the image (padding, PadAxis); a symbol has no number here");
+    }
+    y[2 + i] = Windows(*x[2 + i].Constant(), kernel, window.stride[i], padding);
   }
   return y;
 }
@@ -207,7 +234,8 @@ Result<Types> InferAvgPoolGrad(const InferContext& c) {  // (g) -> dx
   return made;
 }
 Attributes PoolAttrs(const GradientContext& c) {
-  return {{Attr::kKernel, c.op.attrs.Int(Attr::kKernel)}, {Attr::kStep, c.op.attrs.Int(Attr::kStep)}};
+  const PoolWindow window = PoolWindowOf(c.op);
+  return {{Attr::kKernel, window.kernel}, {Attr::kStrides, window.stride}, {Attr::kPadding, window.padding}};
 }
 Gradients MaxPoolGradient(const GradientContext& c) { return {c.b.EmitOne(kMaxPool2DGrad, {c.in[0], G(c)}, PoolAttrs(c))}; }
 Gradients AvgPoolGradient(const GradientContext& c) {
@@ -255,7 +283,7 @@ const OpDef kReduceSum{"ReduceSum", 1, 1, InferReduceSum, ReduceSumGradient, nul
 const OpDef kReduceMax{"ReduceMax", 1, 1, InferReduceMax, ReduceMaxGradient, nullptr, {}};
 const OpDef kArgMax{"ArgMax", 1, 1, InferArgMax, NoGradient, nullptr, {}};
 const OpDef kMatMul{"MatMul", 2, 1, InferMatMul, MatMulGradient, nullptr, {}};
-const OpDef kConv2D{"Conv2D", 2, 1, InferConv2D, Conv2DGradient, nullptr, {}};
+const OpDef kConv2D{"Conv2D", -1, 1, InferConv2D, Conv2DGradient, nullptr, {}};
 const OpDef kConv2DInputGrad{"Conv2DInputGrad", 2, 1, InferConv2DGrad, Conv2DInputGradGradient, nullptr, {}};
 const OpDef kConv2DWeightGrad{"Conv2DWeightGrad", 2, 1, InferConv2DGrad, Conv2DWeightGradGradient, nullptr, {}};
 const OpDef kMaxPool2D{"MaxPool2D", 1, 1, InferPool, MaxPoolGradient, nullptr, {}};

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 
 #include "mlrunner/kernels/kernel.h"
 
@@ -48,6 +49,19 @@ inline void AskForRow(const float* row, std::int64_t width) {
 // Work below this many elements is not worth waking other threads for.
 constexpr std::int64_t kParallelElements = 32 * 1024;
 inline int Threads(const KernelRequest& r, std::int64_t elements) { return elements < kParallelElements ? 1 : r.num_threads; }
+
+// How the channels of (N, C, ...) lie in memory: as (rows, blocks, spatial, width), where channel c is c % width of block c / width. A
+// width of 1 is row-major, one of 8 or 16 is a blocked layout, and what has nothing but channels is one block of all.
+struct ChannelPlanes {
+  std::int64_t rows = 0, blocks = 0, spatial = 0, width = 0;
+  std::int64_t size() const { return spatial * width; }  // of a plane, which lies in one piece
+  std::int64_t channels() const { return blocks * width; }
+};
+// Nothing where it lies in another way, or has no elements.
+std::optional<ChannelPlanes> ChannelPlanesOf(const ConcreteType& type);
+
+// The sum of each channel of (N, C, ...) in such a layout.
+Result<CompiledKernel> CompileChannelSum(const KernelRequest& r);
 
 // ln of the largest float, rounded down.
 constexpr float kExpMax = 88.722831726f;

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
+#include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/kernels/cpu.h"
 
@@ -108,69 +110,131 @@ Result<CompiledKernel> CompileMatMul(const KernelRequest& r) {
   }
 }
 
-// The three convolutions. oneDNN chooses its layouts; reorders stand where ours differ.
-Result<CompiledKernel> CompileConvolution(const KernelRequest& r) {
-  if (!AllRowMajor(r)) return Declined();
-  if (IsOverNothing(r)) return Zeros(NumElements(r.out[0].dims));
-  bool forward = r.op.def == &kConv2D, to_input = r.op.def == &kConv2DInputGrad;
-  // (x, w) -> y; (y, w) -> x; (x, y) -> w
+// A row-major tensor of four dimensions, or one whose channels are in blocks.
+std::optional<Tag> TagOf(const Layout& layout) {
+  if (layout.IsRowMajor()) return Tag::abcd;
+  if (layout == Layout{{}, {{1, 16}}}) return Tag::aBcd16b;
+  if (layout == Layout{{}, {{1, 8}}}) return Tag::aBcd8b;
+  return std::nullopt;
+}
+
+// The three convolutions: (x, w[, bias]) -> y; (y, w) -> x; (x, y) -> w. `keeps`: the primitive works in the blocked layouts that images
+// come and go in; otherwise oneDNN chooses. Reorders stand where its layouts and ours differ.
+CompiledKernel Convolution(const KernelRequest& r, bool keeps) {
+  const bool forward = r.op.def == &kConv2D, to_input = r.op.def == &kConv2DInputGrad;
   const ConcreteType& x = to_input ? r.out[0] : r.in[0];
   const ConcreteType& w = forward || to_input ? r.in[1] : r.out[0];
   const ConcreteType& y = forward ? r.out[0] : to_input ? r.in[0] : r.in[1];
-  std::vector<std::int64_t> stride = r.op.attrs.Ints(Attr::kStrides), padding = r.op.attrs.Ints(Attr::kPadding), high = padding;
-  // oneDNN wants sizes to fit exactly; what our floor leaves over is taken off the far padding (it may become negative: then it declines).
-  for (int i = 0; i < 2; ++i) high[i] = (y.dims[2 + i] - 1) * stride[i] + w.dims[2 + i] - x.dims[2 + i] - padding[i];
-  auto any = [](const ConcreteType& t) { return dnnl::memory::desc(t.dims, kF32Type, Tag::any); };
-  auto plain = [](const ConcreteType& t) { return dnnl::memory::desc(t.dims, kF32Type, Tag::abcd); };
+  const ConvWindow window = ConvWindowOf(r.op);
+  Dims kernels = w.dims, high = window.padding, dilation = window.dilation;
+  for (int i = 0; i < 2; ++i) {
+    // oneDNN wants sizes to fit exactly; what our floor leaves over is taken off the far padding (it may become negative: then it
+    // declines).
+    high[i] = (y.dims[2 + i] - 1) * window.stride[i] + (w.dims[2 + i] - 1) * dilation[i] + 1 - x.dims[2 + i] - window.padding[i];
+    dilation[i] -= 1;  // it counts what lies between
+  }
+  if (window.groups > 1) {
+    kernels[0] /= window.groups;
+    kernels.insert(kernels.begin(), window.groups);
+  }
+  using Desc = dnnl::memory::desc;
+  auto given = [](const ConcreteType& image) { return Desc(image.dims, kF32Type, *TagOf(image.layout)); };
+  auto wished = [&](const ConcreteType& image) {
+    return keeps && !image.layout.IsRowMajor() ? given(image) : Desc(image.dims, kF32Type, Tag::any);
+  };
+  const Desc any_kernels(kernels, kF32Type, Tag::any), plain_kernels(kernels, kF32Type, window.groups > 1 ? Tag::abcde : Tag::abcd);
+  const bool has_bias = forward && r.in.size() > 2;
+  const Desc bias = has_bias ? Desc(r.in[2].dims, kF32Type, Tag::a) : Desc();
   constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
+
+  auto bound = std::make_shared<Bound>();
+  const dnnl::engine& engine = bound->engine;
+  dnnl::convolution_forward::primitive_desc fwd(
+      dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, kAlgorithm, wished(x), any_kernels, bias, wished(y), window.stride,
+                                      dilation, window.padding, high),
+      engine);
+  // Appends a reorder where the layouts differ; gives the memory that the primitive uses.
+  auto input = [&](const Desc& have, const Desc& wanted) {
+    bound->in.push_back(Unbound(have, engine));
+    if (wanted == have) return bound->in.back();
+    dnnl::memory own(wanted, engine);
+    bound->own.push_back(own);
+    bound->steps.push_back({dnnl::reorder(bound->in.back(), own), {{DNNL_ARG_FROM, bound->in.back()}, {DNNL_ARG_TO, own}}});
+    return own;
+  };
+  auto output = [&](const Desc& have, const Desc& wanted, const dnnl::primitive& primitive, std::unordered_map<int, dnnl::memory> arguments,
+                    int name) {
+    bound->out.push_back(Unbound(have, engine));
+    if (wanted == have) {
+      arguments[name] = bound->out[0];
+      bound->steps.push_back({primitive, arguments});
+      return;
+    }
+    dnnl::memory own(wanted, engine);
+    bound->own.push_back(own);
+    arguments[name] = own;
+    bound->steps.push_back({primitive, arguments});
+    bound->steps.push_back({dnnl::reorder(own, bound->out[0]), {{DNNL_ARG_FROM, own}, {DNNL_ARG_TO, bound->out[0]}}});
+  };
+  if (forward) {
+    std::unordered_map<int, dnnl::memory> arguments{{DNNL_ARG_SRC, input(given(x), fwd.src_desc())}};
+    arguments[DNNL_ARG_WEIGHTS] = input(plain_kernels, fwd.weights_desc());
+    if (has_bias) arguments[DNNL_ARG_BIAS] = input(bias, fwd.bias_desc());
+    output(given(y), fwd.dst_desc(), dnnl::convolution_forward(fwd), arguments, DNNL_ARG_DST);
+  } else if (to_input) {
+    dnnl::convolution_backward_data::primitive_desc pd(
+        dnnl::convolution_backward_data::desc(kAlgorithm, wished(x), any_kernels, wished(y), window.stride, dilation, window.padding, high),
+        engine, fwd);
+    dnnl::memory diff = input(given(y), pd.diff_dst_desc()), weights = input(plain_kernels, pd.weights_desc());
+    output(given(x), pd.diff_src_desc(), dnnl::convolution_backward_data(pd), {{DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_WEIGHTS, weights}},
+           DNNL_ARG_DIFF_SRC);
+  } else {
+    dnnl::convolution_backward_weights::primitive_desc pd(
+        dnnl::convolution_backward_weights::desc(kAlgorithm, wished(x), any_kernels, wished(y), window.stride, dilation, window.padding,
+                                                 high),
+        engine, fwd);
+    dnnl::memory src = input(given(x), pd.src_desc()), diff = input(given(y), pd.diff_dst_desc());
+    output(plain_kernels, pd.diff_weights_desc(), dnnl::convolution_backward_weights(pd), {{DNNL_ARG_SRC, src}, {DNNL_ARG_DIFF_DST, diff}},
+           DNNL_ARG_DIFF_WEIGHTS);
+  }
+  return Runs(bound);
+}
+
+Result<CompiledKernel> CompileConvolution(const KernelRequest& r) {
+  bool blocked = false;
+  for (const auto* list : {&r.in, &r.out}) {
+    for (const ConcreteType& type : *list) {
+      const bool is_image = type.dims.size() == 4;
+      if (!type.layout.IsRowMajor() && (!is_image || !TagOf(type.layout))) return Declined();
+      blocked = blocked || !type.layout.IsRowMajor();
+    }
+  }
+  if (IsOverNothing(r)) {
+    if (r.in.size() > 2 || blocked) return Declined();
+    return Zeros(NumElements(r.out[0].dims));
+  }
+  for (bool keeps : {true, false}) {
+    try {
+      return Convolution(r, keeps);
+    } catch (const dnnl::error& error) {
+      if (error.status != dnnl_unimplemented && error.status != dnnl_invalid_arguments) return Failed(error);
+    }
+    if (!blocked) break;
+  }
+  return Declined();
+}
+
+// The same image in another layout.
+Result<CompiledKernel> CompileRelayout(const KernelRequest& r) {
+  const auto from = TagOf(r.in[0].layout), to = TagOf(r.out[0].layout);
+  if (!from || !to || r.in[0].dims.size() != 4 || NumElements(r.in[0].dims) == 0) return Declined();
   try {
     auto bound = std::make_shared<Bound>();
-    const dnnl::engine& engine = bound->engine;
-    dnnl::convolution_forward::primitive_desc fwd(
-        dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, kAlgorithm, any(x), any(w), any(y), stride, padding, high),
-        engine);
-    // Appends a reorder where the layouts differ; gives the memory that the primitive uses.
-    auto input = [&](const ConcreteType& type, const dnnl::memory::desc& wanted) {
-      bound->in.push_back(Unbound(plain(type), engine));
-      if (wanted == plain(type)) return bound->in.back();
-      dnnl::memory own(wanted, engine);
-      bound->own.push_back(own);
-      bound->steps.push_back({dnnl::reorder(bound->in.back(), own), {{DNNL_ARG_FROM, bound->in.back()}, {DNNL_ARG_TO, own}}});
-      return own;
-    };
-    auto output = [&](const ConcreteType& type, const dnnl::memory::desc& wanted, const dnnl::primitive& primitive,
-                      std::unordered_map<int, dnnl::memory> arguments, int name) {
-      bound->out.push_back(Unbound(plain(type), engine));
-      if (wanted == plain(type)) {
-        arguments[name] = bound->out[0];
-        bound->steps.push_back({primitive, arguments});
-        return;
-      }
-      dnnl::memory own(wanted, engine);
-      bound->own.push_back(own);
-      arguments[name] = own;
-      bound->steps.push_back({primitive, arguments});
-      bound->steps.push_back({dnnl::reorder(own, bound->out[0]), {{DNNL_ARG_FROM, own}, {DNNL_ARG_TO, bound->out[0]}}});
-    };
-    if (forward) {
-      dnnl::memory src = input(x, fwd.src_desc()), weights = input(w, fwd.weights_desc());
-      output(y, fwd.dst_desc(), dnnl::convolution_forward(fwd), {{DNNL_ARG_SRC, src}, {DNNL_ARG_WEIGHTS, weights}}, DNNL_ARG_DST);
-    } else if (to_input) {
-      dnnl::convolution_backward_data::primitive_desc pd(
-          dnnl::convolution_backward_data::desc(kAlgorithm, any(x), any(w), any(y), stride, padding, high), engine, fwd);
-      dnnl::memory diff = input(y, pd.diff_dst_desc()), weights = input(w, pd.weights_desc());
-      output(x, pd.diff_src_desc(), dnnl::convolution_backward_data(pd), {{DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_WEIGHTS, weights}},
-             DNNL_ARG_DIFF_SRC);
-    } else {
-      dnnl::convolution_backward_weights::primitive_desc pd(
-          dnnl::convolution_backward_weights::desc(kAlgorithm, any(x), any(w), any(y), stride, padding, high), engine, fwd);
-      dnnl::memory src = input(x, pd.src_desc()), diff = input(y, pd.diff_dst_desc());
-      output(w, pd.diff_weights_desc(), dnnl::convolution_backward_weights(pd), {{DNNL_ARG_SRC, src}, {DNNL_ARG_DIFF_DST, diff}},
-             DNNL_ARG_DIFF_WEIGHTS);
-    }
+    bound->in = {Unbound(dnnl::memory::desc(r.in[0].dims, kF32Type, *from), bound->engine)};
+    bound->out = {Unbound(dnnl::memory::desc(r.out[0].dims, kF32Type, *to), bound->engine)};
+    bound->steps.push_back({dnnl::reorder(bound->in[0], bound->out[0]), {{DNNL_ARG_FROM, bound->in[0]}, {DNNL_ARG_TO, bound->out[0]}}});
     return Runs(bound);
   } catch (const dnnl::error& error) {
-    if (error.status == dnnl_unimplemented || error.status == dnnl_invalid_arguments) return Declined();
     return Failed(error);
   }
 }
@@ -178,6 +242,7 @@ Result<CompiledKernel> CompileConvolution(const KernelRequest& r) {
 }  // namespace
 
 void AddProductKernels(KernelTable& table) {
+  table.Add(kRelayout, Device::kCpu, Dtype::kF32, CompileRelayout);
   table.Add(kMatMul, Device::kCpu, Dtype::kF32, CompileMatMul);
   for (const OpDef* def : {&kConv2D, &kConv2DInputGrad, &kConv2DWeightGrad}) table.Add(*def, Device::kCpu, Dtype::kF32, CompileConvolution);
 }

@@ -331,7 +331,7 @@ void ReduceOf(const Reduction& s, bool sum, const float* from, float* to) {
 // Sums and maxima. Axes that lie together are one; of several such, as the sum for a channel of images is (N, C, H, W) over N, H and W, the
 // last is reduced first.
 Result<CompiledKernel> CompileReduce(const KernelRequest& r) {
-  if (!AllRowMajor(r)) return Declined();
+  if (!AllRowMajor(r)) return CompileChannelSum(r);
   Dims dims = r.in[0].dims;
   std::vector<int> axes = Axes(r.op, dims.size());
   std::vector<Reduction> steps;
@@ -481,71 +481,6 @@ Result<CompiledKernel> CompileDimSize(const KernelRequest& r) {
   }};
 }
 
-Result<CompiledKernel> CompileMaxPool(const KernelRequest& r) {
-  if (!AllRowMajor(r)) return Declined();
-  bool gradient = r.op.def == &kMaxPool2DGrad;
-  const Dims &x = r.in[0].dims, &y = gradient ? r.in[1].dims : r.out[0].dims;
-  std::int64_t kernel = r.op.attrs.Int(Attr::kKernel), stride = r.op.attrs.Int(Attr::kStep);
-  std::int64_t h = x[2], w = x[3], p = y[2], q = y[3];
-  int threads = Threads(r, NumElements(x));
-  return CompiledKernel{[=, planes = x[0] * x[1]](const KernelCall& c) {
-    ForRows(planes, threads, [&](std::int64_t plane) {
-      const float* in = In(c, 0) + plane * h * w;
-      if (gradient) std::fill_n(Out(c, 0) + plane * h * w, h * w, 0.0f);
-      for (std::int64_t i = 0; i < p; ++i) {
-        for (std::int64_t j = 0; j < q; ++j) {
-          std::int64_t best = i * stride * w + j * stride;
-          for (std::int64_t a = 0; a < kernel; ++a) {
-            for (std::int64_t b = 0; b < kernel; ++b) {
-              std::int64_t at = (i * stride + a) * w + j * stride + b;
-              if (in[at] > in[best]) best = at;
-            }
-          }
-          std::int64_t to = (plane * p + i) * q + j;
-          if (gradient) {
-            Out(c, 0)[plane * h * w + best] += In(c, 1)[to];
-          } else {
-            Out(c, 0)[to] = in[best];
-          }
-        }
-      }
-    });
-    return Status();
-  }};
-}
-
-Result<CompiledKernel> CompileAvgPool(const KernelRequest& r) {
-  if (!AllRowMajor(r)) return Declined();
-  bool gradient = r.op.def == &kAvgPool2DGrad;
-  const Dims &x = (gradient ? r.out : r.in)[0].dims, &y = (gradient ? r.in : r.out)[0].dims;
-  std::int64_t kernel = r.op.attrs.Int(Attr::kKernel), stride = r.op.attrs.Int(Attr::kStep);
-  std::int64_t h = x[2], w = x[3], p = y[2], q = y[3];
-  int threads = Threads(r, NumElements(x));
-  float share = 1 / static_cast<float>(kernel * kernel);
-  return CompiledKernel{[=, planes = x[0] * x[1]](const KernelCall& c) {
-    ForRows(planes, threads, [&](std::int64_t plane) {
-      if (gradient) std::fill_n(Out(c, 0) + plane * h * w, h * w, 0.0f);
-      for (std::int64_t i = 0; i < p; ++i) {
-        for (std::int64_t j = 0; j < q; ++j) {
-          std::int64_t cell = (plane * p + i) * q + j, corner = (plane * h + i * stride) * w + j * stride;
-          float sum = 0;
-          for (std::int64_t a = 0; a < kernel; ++a) {
-            for (std::int64_t b = 0; b < kernel; ++b) {
-              if (gradient) {
-                Out(c, 0)[corner + a * w + b] += In(c, 0)[cell] * share;
-              } else {
-                sum += In(c, 0)[corner + a * w + b];
-              }
-            }
-          }
-          if (!gradient) Out(c, 0)[cell] = sum * share;
-        }
-      }
-    });
-    return Status();
-  }};
-}
-
 }  // namespace
 
 void AddRowKernels(KernelTable& table) {
@@ -575,10 +510,6 @@ void AddRowKernels(KernelTable& table) {
   for (Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kF16, Dtype::kBF16, Dtype::kI32, Dtype::kI64, Dtype::kU8, Dtype::kBool}) {
     table.Add(kConstant, Device::kCpu, dtype, CompileConstant);
   }
-  add(kMaxPool2D, CompileMaxPool);
-  add(kMaxPool2DGrad, CompileMaxPool);
-  add(kAvgPool2D, CompileAvgPool);
-  add(kAvgPool2DGrad, CompileAvgPool);
 }
 
 }  // namespace ropewalk::mlrunner

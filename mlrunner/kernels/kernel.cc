@@ -105,6 +105,8 @@ KernelTable CpuKernels() {
   AddSequenceKernels(table);
   AddTableKernels(table);
   AddRoutingKernels(table);
+  AddNormKernels(table);
+  AddPoolKernels(table);
   return table;
 }
 

@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "mlrunner/graph/graph.h"
+#include "mlrunner/graph/passes/pass.h"
 #include "mlrunner/kernels/reference.h"
 
 namespace ropewalk::mlrunner {
@@ -72,6 +73,9 @@ Dtype KernelDtype(const KernelRequest& request);
 // All fast f32 kernels of the CPU: oneDNN products and convolutions, loops for the rest.
 KernelTable CpuKernels();
 
+// The layouts in which they are fastest: a processor with wide registers gets images whose channels lie in blocks. What AssignLayouts asks.
+PreferredLayout CpuLayouts();
+
 // Parts of it, one for each file.
 void AddProductKernels(KernelTable& table);      // oneDNN
 void AddElementwiseKernels(KernelTable& table);  // also Map
@@ -79,5 +83,7 @@ void AddRowKernels(KernelTable& table);          // softmax, layer norm, cross e
 void AddSequenceKernels(KernelTable& table);     // LSTM
 void AddTableKernels(KernelTable& table);        // sums of rows, updates of rows, bags, pairs
 void AddRoutingKernels(KernelTable& table);      // the largest of a row, places at experts
+void AddNormKernels(KernelTable& table);         // batch norm
+void AddPoolKernels(KernelTable& table);
 
 }  // namespace ropewalk::mlrunner

@@ -271,10 +271,11 @@ Status MatMul(RefCall& c) {
   return {};
 }
 
-// Calls f(x index, w index, y index) for each product of a convolution (N, C, H, W) x (K, C, R, S) -> (N, K, P, Q).
+// Calls f(x index, w index, y index) for each product of a convolution (N, C, H, W) x (K, C / groups, R, S) -> (N, K, P, Q).
 template <class F>
 void Convolve(const Op& op, const Dims& x, const Dims& w, const Dims& y, F f) {
-  std::vector<std::int64_t> stride = op.attrs.Ints(Attr::kStrides), padding = op.attrs.Ints(Attr::kPadding);
+  const ConvWindow window = ConvWindowOf(op);
+  const std::int64_t kernels = std::max<std::int64_t>(1, w[0] / window.groups);  // of a group
   for (std::int64_t n = 0; n < y[0]; ++n)
     for (std::int64_t k = 0; k < y[1]; ++k)
       for (std::int64_t p = 0; p < y[2]; ++p)
@@ -282,12 +283,19 @@ void Convolve(const Op& op, const Dims& x, const Dims& w, const Dims& y, F f) {
           for (std::int64_t ch = 0; ch < w[1]; ++ch)
             for (std::int64_t r = 0; r < w[2]; ++r)
               for (std::int64_t s = 0; s < w[3]; ++s) {
-                std::int64_t h = p * stride[0] + r - padding[0], v = q * stride[1] + s - padding[1];
+                std::int64_t h = p * window.stride[0] + r * window.dilation[0] - window.padding[0],
+                             v = q * window.stride[1] + s * window.dilation[1] - window.padding[1], in = k / kernels * w[1] + ch;
                 if (h < 0 || h >= x[2] || v < 0 || v >= x[3]) continue;
-                f(((n * x[1] + ch) * x[2] + h) * x[3] + v, ((k * w[1] + ch) * w[2] + r) * w[3] + s, ((n * y[1] + k) * y[2] + p) * y[3] + q);
+                f(((n * x[1] + in) * x[2] + h) * x[3] + v, ((k * w[1] + ch) * w[2] + r) * w[3] + s, ((n * y[1] + k) * y[2] + p) * y[3] + q);
               }
 }
 Status Conv2D(RefCall& c) {
+  if (c.in.size() > 2) {  // (K) over (N, K, P, Q)
+    const Dims& y = c.out[0].dims;
+    for (std::size_t i = 0; i < c.out[0].data.size(); ++i) {
+      c.out[0].data[i] = c.in[2]->data[i / static_cast<std::size_t>(y[2] * y[3]) % static_cast<std::size_t>(y[1])];
+    }
+  }
   Convolve(c.op, c.in[0]->dims, c.in[1]->dims, c.out[0].dims,
            [&](std::int64_t x, std::int64_t w, std::int64_t y) { c.out[0].data[y] += c.in[0]->data[x] * c.in[1]->data[w]; });
   return {};
@@ -303,18 +311,21 @@ Status Conv2DWeightGrad(RefCall& c) {  // (x, g) -> dw
   return {};
 }
 
-// Calls f(output place, places of its window) for each window of a pooling.
+// Calls f(output place, places of its window that are not padded) for each window of a pooling from `x` to `y`.
 template <class F>
-void Pool(const Op& op, const Dims& x, F f) {
-  std::int64_t kernel = op.attrs.Int(Attr::kKernel), stride = op.attrs.Int(Attr::kStep);
-  std::int64_t p = (x[2] - kernel) / stride + 1, q = (x[3] - kernel) / stride + 1, to = 0;
+void Pool(const Op& op, const Dims& x, const Dims& y, F f) {
+  const PoolWindow pool = PoolWindowOf(op);
+  std::int64_t to = 0;
   std::vector<std::int64_t> window;
   for (std::int64_t plane = 0; plane < x[0] * x[1]; ++plane)
-    for (std::int64_t i = 0; i < p; ++i)
-      for (std::int64_t j = 0; j < q; ++j) {
+    for (std::int64_t i = 0; i < y[2]; ++i)
+      for (std::int64_t j = 0; j < y[3]; ++j) {
         window.clear();
-        for (std::int64_t r = 0; r < kernel; ++r)
-          for (std::int64_t s = 0; s < kernel; ++s) window.push_back((plane * x[2] + i * stride + r) * x[3] + j * stride + s);
+        for (std::int64_t r = 0; r < pool.kernel[0]; ++r)
+          for (std::int64_t s = 0; s < pool.kernel[1]; ++s) {
+            const std::int64_t h = i * pool.stride[0] + r - pool.padding[0], v = j * pool.stride[1] + s - pool.padding[1];
+            if (h >= 0 && h < x[2] && v >= 0 && v < x[3]) window.push_back((plane * x[2] + h) * x[3] + v);
+          }
         f(to++, window);
       }
 }
@@ -322,24 +333,28 @@ std::int64_t Largest(const std::vector<double>& x, const std::vector<std::int64_
   return *std::max_element(window.begin(), window.end(), [&](std::int64_t a, std::int64_t b) { return x[a] < x[b]; });
 }
 Status MaxPool2D(RefCall& c) {
-  Pool(c.op, c.in[0]->dims,
+  Pool(c.op, c.in[0]->dims, c.out[0].dims,
        [&](std::int64_t to, const auto& window) { c.out[0].data[to] = c.in[0]->data[Largest(c.in[0]->data, window)]; });
   return {};
 }
 Status MaxPool2DGrad(RefCall& c) {  // (x, g) -> dx; the first of equal maxima gets the gradient
-  Pool(c.op, c.in[0]->dims,
+  Pool(c.op, c.in[0]->dims, c.in[1]->dims,
        [&](std::int64_t to, const auto& window) { c.out[0].data[Largest(c.in[0]->data, window)] += c.in[1]->data[to]; });
   return {};
 }
+double AreaOf(const Op& op) {
+  const PoolWindow pool = PoolWindowOf(op);
+  return static_cast<double>(pool.kernel[0]) * static_cast<double>(pool.kernel[1]);
+}
 Status AvgPool2D(RefCall& c) {
-  Pool(c.op, c.in[0]->dims, [&](std::int64_t to, const auto& window) {
-    for (std::int64_t from : window) c.out[0].data[to] += c.in[0]->data[from] / static_cast<double>(window.size());
+  Pool(c.op, c.in[0]->dims, c.out[0].dims, [&, area = AreaOf(c.op)](std::int64_t to, const auto& window) {
+    for (std::int64_t from : window) c.out[0].data[to] += c.in[0]->data[from] / area;
   });
   return {};
 }
 Status AvgPool2DGrad(RefCall& c) {
-  Pool(c.op, c.out[0].dims, [&](std::int64_t to, const auto& window) {
-    for (std::int64_t from : window) c.out[0].data[from] += c.in[0]->data[to] / static_cast<double>(window.size());
+  Pool(c.op, c.out[0].dims, c.in[0]->dims, [&, area = AreaOf(c.op)](std::int64_t to, const auto& window) {
+    for (std::int64_t from : window) c.out[0].data[from] += c.in[0]->data[to] / area;
   });
   return {};
 }
@@ -470,6 +485,63 @@ Status LayerNormGrad(RefCall& c) {  // (x, gain, mean, rstd, g) -> dx, dgain, db
   });
   return {};
 }
+
+// Calls f(element, row, channel) for each element of (N, C, ...).
+template <class F>
+void Channels(const Dims& x, F f) {
+  const std::int64_t channels = x[1], size = NumElements(x), of_a_row = x[0] == 0 ? 0 : size / x[0];
+  const std::int64_t of_a_plane = channels == 0 ? 0 : of_a_row / channels;
+  for (std::int64_t i = 0; i < size; ++i) f(i, i / of_a_row, i / of_a_plane % channels);
+}
+Status BatchMoments(RefCall& c) {  // (x[, counted])
+  const RefTensor& x = *c.in[0];
+  auto weight = [&](std::int64_t row) { return c.in.size() > 1 ? c.in[1]->data[row] : 1; };
+  std::vector<double> count(c.out[0].data.size()), &mean = c.out[0].data, &variance = c.out[1].data;
+  Channels(x.dims, [&](std::int64_t, std::int64_t row, std::int64_t ch) { count[ch] += weight(row); });
+  for (double& n : count) n = std::max(n, 1.0);
+  Channels(x.dims, [&](std::int64_t i, std::int64_t row, std::int64_t ch) { mean[ch] += weight(row) * x.data[i] / count[ch]; });
+  Channels(x.dims, [&](std::int64_t i, std::int64_t row, std::int64_t ch) {
+    variance[ch] += weight(row) * (x.data[i] - mean[ch]) * (x.data[i] - mean[ch]) / count[ch];
+  });
+  return {};
+}
+// The inputs' functions at element `i` of channel `ch`: (x - mean) / deviation, and what a batch norm makes of it without its ReLU.
+struct NormAt {
+  const RefCall& c;
+  int gain;  // inputs gain, bias, mean and variance follow each other
+  double epsilon = c.op.attrs.Double(Attr::kEpsilon);
+  bool relu = c.op.attrs.Int(Attr::kRelu) != 0;
+  double Rstd(std::int64_t ch) const { return 1 / std::sqrt(c.in[gain + 3]->data[ch] + epsilon); }
+  double Hat(std::int64_t i, std::int64_t ch) const { return (c.in[0]->data[i] - c.in[gain + 2]->data[ch]) * Rstd(ch); }
+  double Y(std::int64_t i, std::int64_t ch) const { return Hat(i, ch) * c.in[gain]->data[ch] + c.in[gain + 1]->data[ch]; }
+  double G(std::int64_t i, std::int64_t ch) const { return relu && !(Y(i, ch) > 0) ? 0 : c.in[1]->data[i]; }
+};
+Status BatchNorm(RefCall& c) {  // (x, gain, bias, mean, variance, ...) -> y
+  const NormAt at{c, 1};
+  Channels(c.in[0]->dims, [&](std::int64_t i, std::int64_t, std::int64_t ch) {
+    const double y = at.Y(i, ch);
+    c.out[0].data[i] = at.relu && !(y > 0) ? 0 : y;
+  });
+  return {};
+}
+Status BatchNormSums(RefCall& c) {  // (x, g, gain, bias, mean, variance) -> dgain, dbias
+  const NormAt at{c, 2};
+  Channels(c.in[0]->dims, [&](std::int64_t i, std::int64_t, std::int64_t ch) {
+    c.out[0].data[ch] += at.G(i, ch) * at.Hat(i, ch);
+    c.out[1].data[ch] += at.G(i, ch);
+  });
+  return {};
+}
+Status BatchNormInputGrad(RefCall& c) {  // (x, g, gain, bias, mean, variance, dgain, dbias, count[, counted]) -> dx
+  const NormAt at{c, 2};
+  const double count = std::max(c.in[8]->data[0], 1.0);
+  Channels(c.in[0]->dims, [&](std::int64_t i, std::int64_t row, std::int64_t ch) {
+    const double weight = c.in.size() > 9 ? c.in[9]->data[row] : 1;
+    const double shared = weight * (c.in[7]->data[ch] + at.Hat(i, ch) * c.in[6]->data[ch]) / count;
+    c.out[0].data[i] = c.in[2]->data[ch] * at.Rstd(ch) * (at.G(i, ch) - shared);
+  });
+  return {};
+}
 Status AdamW(RefCall& c) {
   double b1 = c.op.attrs.Double(Attr::kLow), b2 = c.op.attrs.Double(Attr::kHigh), epsilon = c.op.attrs.Double(Attr::kEpsilon);
   double decay = c.op.attrs.Double(Attr::kValue), lr = c.in[4]->data[0], t = c.in[5]->data[0];
@@ -561,6 +633,11 @@ RefTable MakeTable() {
   table[&kCrossEntropyGrad] = CrossEntropyGrad;
   table[&kLayerNorm] = LayerNorm;
   table[&kLayerNormGrad] = LayerNormGrad;
+  table[&kBatchMoments] = BatchMoments;
+  table[&kBatchNorm] = BatchNorm;
+  table[&kBatchNormInference] = BatchNorm;
+  table[&kBatchNormSums] = BatchNormSums;
+  table[&kBatchNormInputGrad] = BatchNormInputGrad;
   table[&kAdamW] = AdamW;
   table[&kMap] = Map;
   AddSequenceReferences(table);

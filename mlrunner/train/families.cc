@@ -13,12 +13,15 @@ const ModelFamily& GptFamily();
 const ModelFamily& LstmFamily();
 const ModelFamily& BertFamily();
 const ModelFamily& DlrmFamily();
+const ModelFamily& LeNetFamily();
+const ModelFamily& CnnFamily();
+const ModelFamily& ResNetFamily();
 const DataFamily& FashionMnistFamily();
 const DataFamily& TextFamily();
 
 const std::vector<const ModelFamily*>& ModelFamilies() {
   static const std::vector<const ModelFamily*> all = {
-      &MlpFamily(), &GptFamily(), &LstmFamily(), &BertFamily(), &DlrmFamily(),
+      &MlpFamily(), &GptFamily(), &LstmFamily(), &BertFamily(), &DlrmFamily(), &LeNetFamily(), &CnnFamily(), &ResNetFamily(),
   };
   return all;
 }

@@ -318,6 +318,8 @@ class Rank {
     if (hooks_.kernels) hooks_.kernels(&table);
     return table;
   }
+  // In the layouts that the CPU's kernels are fastest with; those of a GPU take rows.
+  Graph Laid(const Graph& graph) const { return gpu_ == nullptr ? AssignLayouts(graph, CpuLayouts()) : graph; }
   ExecutorOptions Options() const { return {.device = gpu_ == nullptr ? Device::kCpu : Device::kGpu, .num_threads = Threads()}; }
 
   // Ranks of one machine take its GPUs in turn.
@@ -344,6 +346,7 @@ class Rank {
       AddSumKernels(&table, ranks_.get(), job_.deterministic);
       options.registered_memory = [this](std::size_t bytes) { return ranks_->Allocate(bytes); };
     }
+    graph_ = Laid(graph_);
     ASSIGN_OR_RETURN(executable_, Compile(graph_, {rows_}, StepProgram(graph_, job_.micro_batches), table, options));
     return {};
   }
@@ -536,6 +539,7 @@ class Rank {
     RETURN_IF_ERROR(data_.held_out->Prepare(mine));
     const std::int64_t rows = std::max<std::int64_t>(1, std::min(job_.evaluate_batch > 0 ? job_.evaluate_batch : rows_, share.count));
     ASSIGN_OR_RETURN(Graph graph, CountGraph(job_, samples));
+    graph = Laid(graph);
     ASSIGN_OR_RETURN(auto executable, Compile(graph, {rows}, DefaultProgram(graph), Kernels(), Options()));
     BatchTensors tensors(samples, rows, job_.dtype);
     double loss = 0, hits = 0;

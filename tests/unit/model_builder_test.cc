@@ -96,8 +96,10 @@ TEST(Builder, PaddingBelowZeroIsRefused) {
 
 TEST(Builder, WindowsThatDoNotExistAreRefused) {
   using Pair = std::vector<std::int64_t>;
-  auto conv = [](Pair stride, Pair padding, Shape w = {4, 3, 3, 3}) {
-    return [=](Builder& b, const Value& x) { return Conv2D(x, b.Input("w", Dtype::kF32, w), {stride, padding}); };
+  auto conv = [](Pair stride, Pair padding, Shape w = {4, 3, 3, 3}, Conv2DOptions options = {}) {
+    options.stride = stride;
+    options.padding = padding;
+    return [=](Builder& b, const Value& x) { return Conv2D(x, b.Input("w", Dtype::kF32, w), options); };
   };
   auto grad = [](const OpDef& def, Shape a, Shape other, Shape made, Pair stride) {
     return [=, &def](Builder& b, const Value&) {
@@ -108,13 +110,14 @@ TEST(Builder, WindowsThatDoNotExistAreRefused) {
                         {Attr::kDtype, static_cast<std::int64_t>(Dtype::kF32)}});
     };
   };
-  auto pooled = [](const OpDef& def, std::vector<Shape> in, std::int64_t kernel, std::int64_t stride) {
+  auto pooled = [](const OpDef& def, std::vector<Shape> in, std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0) {
     return [=, &def](Builder& b, const Value&) {
       std::vector<Value> inputs;
       for (const Shape& shape : in) inputs.push_back(b.Input("in" + std::to_string(inputs.size()), Dtype::kF32, shape));
       return b.EmitOne(def, inputs,
-                       {{Attr::kKernel, kernel},
-                        {Attr::kStep, stride},
+                       {{Attr::kKernel, Pair{kernel, kernel}},
+                        {Attr::kStrides, Pair{stride, stride}},
+                        {Attr::kPadding, Pair{padding, padding}},
                         {Attr::kShape, Shape{2, 3, 6, 6}},
                         {Attr::kDtype, static_cast<std::int64_t>(Dtype::kF32)}});
     };
@@ -143,6 +146,28 @@ TEST(Builder, WindowsThatDoNotExistAreRefused) {
       {true, grad(kConv2DWeightGrad, images, cells, kernels, {1, 1})},
       {false, grad(kConv2DWeightGrad, images, cells, kernels, {0, 1})},
       {false, grad(kConv2DWeightGrad, images, cells, {4, 3, 5, 3}, {1, 1})},
+      {true, conv({1, 1}, {0, 0}, {4, 3, 3, 3}, {.dilation = {2, 1}})},
+      {false, conv({1, 1}, {0, 0}, {4, 3, 3, 3}, {.dilation = {3, 1}})},  // reaches over 7
+      {true, conv({1, 1}, {1, 0}, {4, 3, 3, 3}, {.dilation = {3, 1}})},
+      {false, conv({1, 1}, {0, 0}, {4, 3, 3, 3}, {.dilation = {0, 1}})},
+      {false, conv({1, 1}, {0, 0}, {4, 3, 3, 3}, {.dilation = {1}})},
+      {true, conv({1, 1}, {0, 0}, {6, 1, 3, 3}, {.groups = 3})},
+      {false, conv({1, 1}, {0, 0}, {4, 1, 3, 3}, {.groups = 3})},
+      {false, conv({1, 1}, {0, 0}, {6, 3, 3, 3}, {.groups = 3})},
+      {false, conv({1, 1}, {0, 0}, {6, 1, 3, 3}, {.groups = 0})},
+      {true,
+       [&](Builder& b, const Value& x) { return Conv2D(x, b.Input("w", Dtype::kF32, kernels), {.bias = b.Input("c", Dtype::kF32, {4})}); }},
+      {false,
+       [&](Builder& b, const Value& x) { return Conv2D(x, b.Input("w", Dtype::kF32, kernels), {.bias = b.Input("c", Dtype::kF32, {3})}); }},
+      {false,
+       [&](Builder& b, const Value& x) { return Conv2D(x, b.Input("w", Dtype::kF32, kernels), {.bias = b.Input("c", Dtype::kF64, {4})}); }},
+      {true, [](Builder&, const Value& x) { return MaxPool2D(x, 3, 2, 1); }},
+      {true, [](Builder&, const Value& x) { return MaxPool2D(x, 7, 1, 1); }},
+      {false, [](Builder&, const Value& x) { return MaxPool2D(x, 2, 2, 2); }},
+      {false, [](Builder&, const Value& x) { return AvgPool2D(x, 2, 2, -1); }},
+      {false, [](Builder&, const Value& x) { return MaxPool2D(x, {.kernel = {2}}); }},
+      {false, [](Builder&, const Value& x) { return MaxPool2D(x, {.stride = {1, 2, 3}}); }},
+      {false, [](Builder&, const Value& x) { return GlobalAvgPool2D(Reshape(x, {2, 108})); }},
       {true, [](Builder&, const Value& x) { return MaxPool2D(x, 6, 9); }},
       {false, [](Builder&, const Value& x) { return MaxPool2D(x, 2, 0); }},
       {false, [](Builder&, const Value& x) { return MaxPool2D(x, 2, -1); }},
@@ -153,6 +178,8 @@ TEST(Builder, WindowsThatDoNotExistAreRefused) {
       {true, pooled(kMaxPool2DGrad, {images, {2, 3, 3, 3}}, 2, 2)},
       {false, pooled(kMaxPool2DGrad, {images, {2, 3, 3, 3}}, 2, 0)},
       {false, pooled(kMaxPool2DGrad, {images, {2, 3, 3, 3}}, 2, 1)},
+      {true, pooled(kMaxPool2DGrad, {images, {2, 3, 4, 4}}, 2, 2, 1)},
+      {false, pooled(kMaxPool2DGrad, {images, {2, 3, 3, 3}}, 2, 2, 1)},
       {true, pooled(kAvgPool2DGrad, {{2, 3, 3, 3}}, 2, 2)},
       {false, pooled(kAvgPool2DGrad, {{2, 3, 3, 3}}, 0, 2)},
       {false, pooled(kAvgPool2DGrad, {{2, 3, 3, 3}}, 3, 2)},

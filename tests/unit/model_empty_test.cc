@@ -73,6 +73,26 @@ std::vector<Case> Cases() {
       {"no kernels", {{2, 3, 6, 6}, {0, 3, 3, 3}}, WithGradient([](Builder&, const Vars& v) { return Conv2D(v[0], v[1]); })},
       {"largest of no images", {{0, 3, 4, 4}}, WithGradient([](Builder&, const Vars& v) { return MaxPool2D(v[0], 2, 2); })},
       {"means of no images", {{0, 3, 4, 4}}, WithGradient([](Builder&, const Vars& v) { return AvgPool2D(v[0], 2, 2); })},
+      {"means of no whole images", {{0, 3, 4, 5}}, WithGradient([](Builder&, const Vars& v) { return GlobalAvgPool2D(v[0]); })},
+      {"no images, biased", {{0, 4, 6, 6}, {4, 2, 3, 3}, {4}}, WithGradient([](Builder&, const Vars& v) {
+         return Conv2D(v[0], v[1], {.groups = 2, .bias = v[2]});
+       })},
+      {"no channels, biased", {{2, 0, 6, 6}, {4, 0, 3, 3}, {4}}, WithGradient([](Builder&, const Vars& v) {
+         return Conv2D(v[0], v[1], {.bias = v[2]});
+       })},
+      {"batch norm of no images", {{0, 3, 4, 4}, {3}, {3}}, WithGradient([](Builder&, const Vars& v) {
+         return BatchNorm(v[0], v[1], v[2], MomentsOf(v[0]), {.relu = true});
+       })},
+      {"batch norm of no channels", {{2, 0, 4, 4}, {0}, {0}}, WithGradient([](Builder&, const Vars& v) {
+         return BatchNorm(v[0], v[1], v[2], MomentsOf(v[0]));
+       })},
+      {"batch norm of rows that do not count", {{2, 3}, {3}, {3}}, WithGradient([](Builder& b, const Vars& v) {
+         Moments m = MomentsOf(v[0], Fill(b, 0, v[0].dtype(), {2}));
+         return BatchNorm(v[0], v[1], v[2], m) + m.mean + m.variance;
+       })},
+      {"batch norm of no rows by any moments", {{0, 3}, {3}, {3}, {3}}, WithGradient([](Builder&, const Vars& v) {
+         return BatchNormInference(v[0], v[1], v[2], v[2], Square(v[3]) + .1);
+       })},
       {"softmax", {{0, 4}}, WithGradient([](Builder&, const Vars& v) { return Softmax(v[0]) + LogSoftmax(v[0]); })},
       {"softmax of nothing", {{3, 0}}, WithGradient([](Builder&, const Vars& v) { return Softmax(v[0]) + LogSoftmax(v[0]); })},
       {"gelu", {{0, 4}}, WithGradient([](Builder&, const Vars& v) { return Gelu(v[0]); })},

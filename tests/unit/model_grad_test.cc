@@ -123,6 +123,46 @@ TEST(Grad, EachOp) {
       {"conv twice",
        {{1, 2, 5, 5}, {3, 2, 3, 3}, {2, 3, 2, 2}},
        [](Builder&, const Vs& v) { return Conv2D(Tanh(Conv2D(v[0], v[1])), v[2], {{1, 1}, {1, 0}}); }},
+      {"conv of groups, dilated, with a bias",
+       {{2, 4, 7, 6}, {6, 2, 3, 2}, {6}},
+       [](Builder&, const Vs& v) {
+         return Conv2D(v[0], v[1], {.stride = {2, 1}, .padding = {1, 2}, .dilation = {2, 3}, .groups = 2, .bias = v[2]});
+       }},
+      {"conv of each channel", {{1, 3, 5, 5}, {3, 1, 3, 3}}, [](Builder&, const Vs& v) { return Conv2D(v[0], v[1], {.groups = 3}); }},
+      {"max pool, padded", {{1, 2, 5, 6}}, [](Builder&, const Vs& v) { return MaxPool2D(v[0], 3, 2, 1); }},
+      {"max pool, oblong",
+       {{1, 2, 5, 6}},
+       [](Builder&, const Vs& v) { return MaxPool2D(v[0], {.kernel = {2, 3}, .stride = {1, 2}, .padding = {1, 0}}); }},
+      {"avg pool, padded",
+       {{1, 2, 5, 4}},
+       [](Builder&, const Vs& v) { return AvgPool2D(v[0], {.kernel = {3, 2}, .stride = {2, 1}, .padding = {2, 1}}); }},
+      {"global avg pool", {{2, 3, 4, 5}}, [](Builder&, const Vs& v) { return GlobalAvgPool2D(v[0]); }},
+      {"batch norm", {{4, 3, 2, 2}, {3}, {3}}, [](Builder&, const Vs& v) { return BatchNorm(v[0], v[1], v[2], MomentsOf(v[0])); }},
+      {"batch norm of rows", {{5, 3}, {3}, {3}}, [](Builder&, const Vs& v) { return BatchNorm(v[0], v[1], v[2], MomentsOf(v[0])); }},
+      {"batch norm with a ReLU",
+       {{4, 3, 2, 2}, {3}, {3}},
+       [](Builder&, const Vs& v) { return BatchNorm(v[0], v[1], v[2] - .6, MomentsOf(v[0]), {.epsilon = .01, .relu = true}); }},
+      {"batch norm of which some rows count",
+       {{4, 2, 3}, {2}, {2}},
+       [](Builder& b, const Vs& v) {
+         Value counted = Constant(b, Literal::Of(Dtype::kF64, {4}, std::vector<double>{1, 0, 1, 1}));
+         return BatchNorm(v[0], v[1], v[2], MomentsOf(v[0], counted), {.relu = true});
+       }},
+      {"batch norm by any moments",
+       {{4, 3, 2}, {3}, {3}, {3}, {3}},
+       [](Builder&, const Vs& v) { return BatchNormInference(v[0], v[1], v[2] - .4, v[3], v[4], 1e-5, true); }},
+      {"moments",
+       {{4, 3, 2}},
+       [](Builder&, const Vs& v) {
+         Moments m = MomentsOf(v[0]);
+         return m.mean * 2.0 + Sqrt(m.variance);
+       }},
+      {"second order of batch norm",
+       {{4, 2, 3}, {2}, {2}},
+       [](Builder&, const Vs& v) {
+         auto grads = Grad(ReduceSum(Sin(BatchNorm(v[0], v[1], v[2], MomentsOf(v[0])))), v);
+         return ReduceSum(Square(grads[0].Dense())) + ReduceSum(Square(grads[1].Dense()) * grads[2].Dense());
+       }},
       {"max pool", {{1, 2, 5, 5}}, [](Builder&, const Vs& v) { return MaxPool2D(v[0], 3, 2); }},
       {"avg pool", {{1, 2, 5, 4}}, [](Builder&, const Vs& v) { return AvgPool2D(v[0], 2, 2); }},
       {"gather twice",

@@ -199,6 +199,10 @@ TEST(Passes, EachFusedOpEqualsItsPrimitiveForm) {
     Value w = Reshape(bias, {20, 1}) * Reshape(v[2], {1, 5}), h = Reshape(SliceAxis(v[0], 0, 1, 2), {3, 5});
     return Leaves{x, bias, w, h, h * 2.0};
   };
+  auto counted = [](Builder& b) { return Constant(b, Literal::Of(Dtype::kF64, {2}, std::vector<double>{0, 1})); };
+  auto normal = [](const Leaves& v, const Value& counts, bool relu) {  // of three channels
+    return BatchNorm(v[0], SliceAxis(v[1], 0, 1, 4), SliceAxis(v[2], 0, 1, 4), MomentsOf(v[0], counts), {.epsilon = .01, .relu = relu});
+  };
   struct Case {
     const OpDef* def;
     std::function<Vars(Builder&, const Leaves&)> function;  // of (2, 3, 5), (5), (5)
@@ -242,6 +246,30 @@ TEST(Passes, EachFusedOpEqualsItsPrimitiveForm) {
        [](Builder&, const Leaves& v) {
          auto grads = Grad(ReduceSum(Sin(LayerNorm(v[0], v[1], v[2]))), v);
          return Vars{grads.begin(), grads.end()};
+       }},
+      {&kBatchMoments,
+       [&](Builder& b, const Leaves& v) {
+         Vars all = b.Emit(kBatchMoments, {v[0]}), some = b.Emit(kBatchMoments, {v[0], counted(b)});
+         return Vars{all[0], all[1], some[0], some[1]};
+       }},
+      {&kBatchNorm, [&](Builder& b, const Leaves& v) { return Vars{normal(v, {}, false), normal(v, counted(b), true)}; }},
+      {&kBatchNormInference,
+       [&](Builder&, const Leaves& v) {
+         auto three = [](const Value& five) { return SliceAxis(five, 0, 1, 4); };
+         return Vars{BatchNormInference(v[0], three(v[1]), three(v[2]), three(v[2]), Square(three(v[1])) + .1),
+                     BatchNormInference(v[0], three(v[1]), three(v[2]), three(v[2]), Square(three(v[1])) + .1, 1e-3, true)};
+       }},
+      {&kBatchNormSums,
+       [&](Builder& b, const Leaves& v) {
+         Vars sums;
+         for (const Value& y : {normal(v, {}, false), normal(v, counted(b), true)}) {
+           for (const Gradient& g : Grad(ReduceSum(Sin(y)), {v[1], v[2]})) sums.push_back(g);
+         }
+         return sums;
+       }},
+      {&kBatchNormInputGrad,
+       [&](Builder& b, const Leaves& v) {
+         return Vars{gradient_of(normal(v, {}, false), v[0]), gradient_of(normal(v, counted(b), true), v[0])};
        }},
       {&kAdamW,
        [](Builder& b, const Leaves& v) {
@@ -482,7 +510,7 @@ TEST(Passes, LayoutsMeetWithoutNeedlessConversions) {
   b.Output("y", Conv2D(h + h, v));
   Graph graph = *b.Finish();
   Layout nhwc{{0, 2, 3, 1}, {}};
-  Graph laid = AssignLayouts(graph, [&](const Graph&, const Op& op) {
+  Graph laid = AssignLayouts(graph, [&](const Graph&, const Op& op, const std::vector<Layout>&) {
     return op.def == &kConv2D ? std::vector<Layout>{nhwc, Layout{}, nhwc} : std::vector<Layout>{};
   });
   Status status = Check(laid);

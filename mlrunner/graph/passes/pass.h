@@ -60,10 +60,11 @@ Graph OverlapCollectives(const Graph& graph);
 // region, clone number `clone`. Ops that write a version are never cloned; random ops draw the same numbers again.
 Graph Recompute(const Graph& graph, const std::function<bool(const Op&)>& recomputed, std::uint32_t clone = 1);
 
-// Layouts. `preferred` gives for an op the layout that its kernel wants of each input and then of each output; nothing where the kernel has
-// no wish (an elementwise op then takes over the layout of its inputs, any other op gets row-major). Relayout ops are put where neighbours
-// differ, once for each value and layout, and none between ops that agree. Outputs, taps and states are row-major.
-using PreferredLayout = std::function<std::vector<Layout>(const Graph& graph, const Op& op)>;
+// Layouts. `preferred` gives for an op the layout that its kernel wants of each input and then of each output, where its inputs come in
+// those of `have`; nothing where the kernel has no wish (an elementwise op then takes over the layout of its inputs, any other op gets
+// row-major). Relayout ops are put where neighbours differ, once for each value and layout, and none between ops that agree. Outputs, taps
+// and states are row-major. FuseElementwise comes before it: what then is one op has one layout.
+using PreferredLayout = std::function<std::vector<Layout>(const Graph& graph, const Op& op, const std::vector<Layout>& have)>;
 Graph AssignLayouts(const Graph& graph, const PreferredLayout& preferred);
 
 }  // namespace ropewalk::mlrunner

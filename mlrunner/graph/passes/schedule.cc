@@ -214,7 +214,9 @@ Graph AssignLayouts(const Graph& graph, const PreferredLayout& preferred) {
     return made;
   };
   for (const Op& op : graph.ops) {
-    std::vector<Layout> wish = preferred(graph, op);
+    std::vector<Layout> have;
+    for (ValueId value : op.inputs) have.push_back(rewriter.graph().value(rewriter.At(value)).layout);
+    std::vector<Layout> wish = preferred(graph, op, have);
     std::vector<Layout> in(op.inputs.size()), out(op.outputs.size());
     if (!wish.empty()) {
       for (std::size_t i = 0; i < in.size(); ++i) in[i] = wish.at(i);
