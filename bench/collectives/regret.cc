@@ -39,7 +39,7 @@ double NowUs() { return std::chrono::duration<double, std::micro>(std::chrono::s
 struct Contender {
   collective::Candidate candidate;
   collective::CollectiveCall call;
-  double predicted_us = 0;
+  double model_us = 0, predicted_us = 0;  // predicted_us: with what was measured beside the model
   int calls = 0;
   std::vector<double> rounds_us;
 };
@@ -76,15 +76,16 @@ class Rank {
     const collective::Chosen chosen = all_.chooser()->For(any);
     std::vector<Contender> contenders;
     for (collective::Candidate& candidate : collective::CandidatesFor({.collective = any.collective, .dtype = any.dtype}, ground)) {
-      const auto ns = collective::NsOf(all_.chooser()->costs(), candidate, any.count);
-      if (!ns.ok()) continue;
+      const collective::Costs& costs = all_.chooser()->costs();
+      const auto ns = collective::NsOf(costs, candidate, any.count), model_ns = collective::NsOf(costs.model, candidate, any.count);
+      if (!ns.ok() || !model_ns.ok()) continue;
       const collective::Choice& choice = candidate.choice;
       const bool is_whole = choice.segment_bytes >= any.count * static_cast<std::int64_t>(sizeof(float));
       const auto same = std::find_if(contenders.begin(), contenders.end(), [&](const Contender& one) {
         const collective::Choice& other = one.candidate.choice;
         return is_whole && other.algorithm == choice.algorithm && other.channels == choice.channels;
       });
-      Contender one{.candidate = std::move(candidate), .call = any, .predicted_us = *ns / 1000};
+      Contender one{.candidate = std::move(candidate), .call = any, .model_us = *model_ns / 1000, .predicted_us = *ns / 1000};
       one.call.algorithm = one.candidate.choice.algorithm;
       one.call.segment_bytes = one.candidate.choice.segment_bytes;
       one.call.channels = one.candidate.choice.channels;
@@ -143,10 +144,11 @@ class Rank {
     std::string rounds;
     for (double us : one.rounds_us) rounds += (rounds.empty() ? "" : ", ") + std::to_string(us);
     std::printf(
-        "{\"bytes\": %lld, \"algorithm\": \"%s\", \"segment_bytes\": %lld, \"channels\": %d, \"chosen\": %s, \"predicted_us\": %.3f, "
+        "{\"bytes\": %lld, \"algorithm\": \"%s\", \"segment_bytes\": %lld, \"channels\": %d, \"chosen\": %s, \"model_us\": %.3f, "
+        "\"predicted_us\": %.3f, "
         "\"rounds_us\": [%s]}\n",
         static_cast<long long>(bytes), std::string(choice.algorithm).c_str(), static_cast<long long>(choice.segment_bytes), choice.channels,
-        is_chosen ? "true" : "false", one.predicted_us, rounds.c_str());
+        is_chosen ? "true" : "false", one.model_us, one.predicted_us, rounds.c_str());
     std::fflush(stdout);
   }
 

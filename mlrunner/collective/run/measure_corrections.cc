@@ -12,11 +12,13 @@
 namespace ropewalk::collective {
 namespace {
 
-// Of allreduces in f32. Beyond the longest the model has lengths of its own.
-constexpr std::array<std::int64_t, 8> kLengths = {768, 3 << 10, 12 << 10, 48 << 10, 192 << 10, 768 << 10, 3 << 20, 12 << 20};
-constexpr int kPasses = 12, kPassesOfAll = 4;
+// Of allreduces in f32: each fourfold of the one before, and twofold where vectors begin to be cut into segments. Beyond the longest the
+// model has lengths of its own.
+constexpr std::array<std::int64_t, 10> kLengths = {768,       3 << 10,   12 << 10,  48 << 10, 96 << 10,
+                                                   192 << 10, 384 << 10, 768 << 10, 3 << 20,  12 << 20};
+constexpr int kPasses = 12, kPassesOfAll = 2;
 constexpr std::int64_t kScratchOfVector = 8;  // times its length, at most
-constexpr double kFar = 2;                    // times the best one
+constexpr double kFar = 1.5;                  // times the best one
 constexpr double kBlockNs = 300e3;            // calls of one way at one length in one pass
 constexpr int kCallsMax = 15;
 constexpr double kAllNs = 1.5e9;  // then no further pass begins, and after half as much again no further call

@@ -2,8 +2,8 @@
 // (corrections.h says what comes of it).
 //
 // All lengths and ways are gone through in several passes, so that what the machine does beside spoils a pass and not a length. What counts
-// of a way is the least of its passes, each of which is a median of calls, as of all that is calibrated. Ways that take more than twice as
-// long as the best one are left out of later passes. It ends when its time is over: what was not come to has no point then.
+// of a way is the least of its passes, each of which is a median of calls, as of all that is calibrated. After two passes ways that take
+// half as long again as the best one are left out. It ends when its time is over: what was not come to has no point then.
 //
 // Thread rule: as Communicator::Run().
 #pragma once
