@@ -29,8 +29,13 @@ double NowNs() { return std::chrono::duration<double, std::nano>(std::chrono::st
 struct Contender {
   std::int64_t bytes = 0;
   std::vector<Choice> ways;
-  double model_ns = 0, least_ns = 0;  // least_ns: 0 until it has run
-  std::size_t calls = 0;              // in the longest pass
+  double model_ns = 0;
+  std::size_t calls = 0;          // in the longest pass
+  std::vector<double> passes_ns;  // ascending; of one call of the first pass, only until there are several
+
+  bool HasRun() const { return !passes_ns.empty(); }
+  // Other work only adds; but the least of a few single calls is the luckiest.
+  double Ns() const { return passes_ns[(passes_ns.size() - 1) / 3]; }
 };
 
 class Passes {
@@ -50,18 +55,18 @@ class Passes {
       for (std::vector<Contender>& contenders : by_length) {
         double best_ns = 0;
         for (const Contender& one : contenders)
-          if (one.least_ns > 0 && (best_ns == 0 || one.least_ns < best_ns)) best_ns = one.least_ns;
+          if (one.HasRun() && (best_ns == 0 || one.Ns() < best_ns)) best_ns = one.Ns();
         for (std::size_t i = 0; i < contenders.size() && passed_ns_ < 1.5 * kAllNs; ++i) {
           Contender& one = contenders[pass % 2 == 0 ? i : contenders.size() - 1 - i];
-          if (pass >= kPassesOfAll && one.least_ns > kFar * best_ns) continue;
+          if (pass >= kPassesOfAll && one.HasRun() && one.Ns() > kFar * best_ns) continue;
           RETURN_IF_ERROR(Block(&one));
         }
       }
     Corrections corrections;
     for (const std::vector<Contender>& contenders : by_length)
       for (const Contender& one : contenders)
-        if (one.least_ns > 0)
-          for (const Choice& way : one.ways) corrections.Add(way, one.bytes, one.least_ns / one.model_ns);
+        if (one.HasRun())
+          for (const Choice& way : one.ways) corrections.Add(way, one.bytes, one.Ns() / one.model_ns);
     return corrections;
   }
 
@@ -131,15 +136,15 @@ class Passes {
   // Several calls where they are short, and then the first one after another's is not counted. What is known of the first call of all,
   // which also builds a plan and maps what its peers have, makes way for what comes of several.
   Status Block(Contender* one) {
-    const auto calls = one->least_ns > 0 ? static_cast<std::size_t>(std::clamp(kBlockNs / one->least_ns, 1.0, double{kCallsMax})) : 1;
+    const auto calls = one->HasRun() ? static_cast<std::size_t>(std::clamp(kBlockNs / one->Ns(), 1.0, double{kCallsMax})) : 1;
     if (calls > 1) RETURN_IF_ERROR(OnceNs(*one).status());
     std::vector<double> times(calls);
     for (double& time : times) {
       ASSIGN_OR_RETURN(time, OnceNs(*one));
     }
     ASSIGN_OR_RETURN(const double ns, MedianOfSlowest(std::move(times)));
-    const bool is_better_known = calls > 2 * one->calls;
-    one->least_ns = one->least_ns > 0 && !is_better_known ? std::min(one->least_ns, ns) : ns;
+    if (calls > 2 * one->calls) one->passes_ns.clear();
+    one->passes_ns.insert(std::upper_bound(one->passes_ns.begin(), one->passes_ns.end(), ns), ns);
     one->calls = std::max(one->calls, calls);
     return {};
   }

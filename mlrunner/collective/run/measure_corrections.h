@@ -1,8 +1,9 @@
 // Runs each way to do an allreduce that a communicator could choose, at a few lengths, and holds it against what the link model predicts
 // (corrections.h says what comes of it).
 //
-// All lengths and ways are gone through in several passes, so that what the machine does beside spoils a pass and not a length. What counts
-// of a way is the least of its passes, each of which is a median of calls, as of all that is calibrated. After two passes ways that take
+// All lengths and ways are gone through in several passes, so that what the machine does beside spoils a pass and not a length. A pass is a
+// median of calls, and of a way's passes the one counts that a third of them are not above: other work only adds, but the least of a few
+// calls of a long vector is the luckiest, and who takes the least of many ways would choose by luck. After two passes ways that take
 // half as long again as the best one are left out. It ends when its time is over: what was not come to has no point then.
 //
 // Thread rule: as Communicator::Run().
