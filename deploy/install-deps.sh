@@ -14,6 +14,8 @@ packages=(
   libboost1.81-dev libprotobuf-dev librocksdb-dev libgoogle-glog-dev libgtest-dev libgmock-dev libssl-dev
   zlib1g-dev libzstd-dev libxxhash-dev libfmt-dev libre2-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   libdnnl-dev libpng-dev libjpeg62-turbo-dev
+  # onnx.proto, from which messages are generated; nothing of it is linked
+  libonnx-dev
   # data to train on, in tests, the demo and examples/train
   dataset-fashion-mnist bible-kjv
 )

@@ -54,6 +54,20 @@ std::optional<std::int64_t> Dim::UpperBound(const std::vector<SymbolInfo>& symbo
   return sum;
 }
 
+std::optional<std::int64_t> Dim::LowerBound(const std::vector<SymbolInfo>& symbols) const {
+  std::int64_t sum = 0;
+  for (const Term& term : terms_) {
+    std::int64_t product = term.coefficient;
+    for (std::uint32_t symbol : term.symbols) {
+      const SymbolInfo& info = symbols.at(symbol);
+      if (term.coefficient < 0 && info.max == 0) return std::nullopt;
+      if (__builtin_mul_overflow(product, term.coefficient < 0 ? info.max : info.min, &product)) return std::nullopt;
+    }
+    if (__builtin_add_overflow(sum, product, &sum)) return std::nullopt;
+  }
+  return sum;
+}
+
 std::optional<Dim> Dim::DividedBy(const Dim& divisor) const {
   if (*this == divisor && !terms_.empty()) return Dim(1);
   if (divisor.terms_.size() != 1) return std::nullopt;
@@ -99,6 +113,15 @@ std::vector<Symbol> Dim::Symbols() const {
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
+}
+
+std::vector<std::pair<std::vector<Symbol>, std::int64_t>> Dim::Terms() const {
+  std::vector<std::pair<std::vector<Symbol>, std::int64_t>> terms;
+  for (const Term& term : terms_) {
+    terms.emplace_back(std::vector<Symbol>(), term.coefficient);
+    for (std::uint32_t id : term.symbols) terms.back().first.push_back({id});
+  }
+  return terms;
 }
 
 Dim operator+(const Dim& a, const Dim& b) {

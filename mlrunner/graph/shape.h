@@ -49,6 +49,8 @@ class Dim {
   std::int64_t Evaluate(const Bindings& bindings) const;
   // The largest value that the symbols' bounds allow; nothing where a symbol that occurs has no bound, or a coefficient is negative.
   std::optional<std::int64_t> UpperBound(const std::vector<SymbolInfo>& symbols) const;
+  // A number that this never lies below; nothing where a coefficient is negative and its symbols have no bound.
+  std::optional<std::int64_t> LowerBound(const std::vector<SymbolInfo>& symbols) const;
   // This divided by `divisor` where that is exact for all values of the symbols.
   std::optional<Dim> DividedBy(const Dim& divisor) const;
 
@@ -56,6 +58,8 @@ class Dim {
   std::string ToString(const std::vector<SymbolInfo>& symbols) const;
   // The symbols that occur, each once.
   std::vector<Symbol> Symbols() const;
+  // The summands: symbols, each as often as its power, and the coefficient.
+  std::vector<std::pair<std::vector<Symbol>, std::int64_t>> Terms() const;
 
   friend Dim operator+(const Dim& a, const Dim& b);
   friend Dim operator-(const Dim& a, const Dim& b);

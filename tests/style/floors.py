@@ -39,7 +39,7 @@ NEIGHBOURS = {("rpc", "proto"), ("mlrunner", "job")}
 # Libraries of their own within a floor's folder: daemons and cores know each other only as far as it says here.
 LIBRARIES = ["base/sim", "master/scheduler", "master/daemon", "worker/task", "worker/blocks", "worker/daemon"]
 # The rooms of mlrunner, lowest first: a room includes those before it only.
-ROOMS = ["mlrunner/types", "mlrunner/graph", "mlrunner/kernels", "mlrunner/executor", "mlrunner/tensors"]
+ROOMS = ["mlrunner/types", "mlrunner/graph", "mlrunner/kernels", "mlrunner/executor", "mlrunner/tensors", "mlrunner/onnx"]
 ROOMS += ["mlrunner/models", "mlrunner/data"]
 LIBRARIES += [*ROOMS, "mlrunner/collective", "mlrunner/train", "mlrunner/gpu", "mlrunner/measure"]
 PUBLIC = ("base", "dag", "job")

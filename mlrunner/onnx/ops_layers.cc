@@ -1,0 +1,319 @@
+// Products, convolutions, pooling, norms and recurrence.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "mlrunner/graph/maths.h"
+#include "mlrunner/graph/ops.h"
+#include "mlrunner/onnx/ops.h"
+
+namespace ropewalk::mlrunner::onnx {
+namespace {
+
+Operands MatMulOp(NodeContext& c) {
+  Value a = c.Val(0), b = c.Val(1);
+  if (!a.valid() || !b.valid()) return {};
+  if (a.rank() == 0 || b.rank() == 0) return c.Refuse("it multiplies a number", "use Mul");
+  // Vectors are rows on the left and columns on the right, for the time of the product.
+  const bool row = a.rank() == 1, column = b.rank() == 1;
+  if (row) a = Reshape(a, {1, a.dim(0)});
+  if (column) b = Reshape(b, {b.dim(0), 1});
+  Value y = MatMul(a, b);
+  if (!y.valid()) return {};
+  Shape shape = y.shape();
+  if (column) shape.pop_back();
+  if (row) shape.erase(shape.end() - (column ? 1 : 2));
+  return {Operand::Of(Reshape(y, shape))};
+}
+
+bool IsZero(const Value& value) {
+  const Graph& graph = value.builder->graph();
+  const Op& op = graph.op(graph.value(value.id).producer);
+  return op.def == &kFill && op.attrs.Double(Attr::kValue) == 0;
+}
+
+Operands Gemm(NodeContext& c) {
+  Value a = c.Val(0), b = c.Val(1);
+  if (!a.valid() || !b.valid()) return {};
+  const double alpha = c.node.Float("alpha", 1), beta = c.node.Float("beta", 1);
+  Value y = MatMul(a, b, c.node.Int("transA", 0) != 0, c.node.Int("transB", 0) != 0);
+  if (alpha != 1) y = y * alpha;
+  if (c.Has(2) && beta != 0) {
+    Value bias = c.Val(2);
+    if (!bias.valid()) return {};
+    y = y + (beta == 1 ? bias : bias * beta);
+  }
+  return {Operand::Of(y)};
+}
+
+// --- windows ---
+
+constexpr std::int64_t kWindowMax = 1 << 20, kGroupsMax = 1 << 12, kStepsMax = 1 << 20, kPlacesMax = 1 << 24;
+
+// Strides, paddings and the like, of two axes.
+struct Windows {
+  std::vector<std::int64_t> kernel, stride = {1, 1}, dilation = {1, 1}, low = {0, 0}, high = {0, 0};
+};
+// Of one with `kernel`, over x (N, C, H, W); nothing after a refusal.
+std::optional<Windows> WindowsOf(NodeContext& c, const Value& x, std::vector<std::int64_t> kernel) {
+  Windows w;
+  w.kernel = std::move(kernel);
+  auto refuse = [&](std::string why, std::string fix) -> std::optional<Windows> {
+    c.Refuse(std::move(why), std::move(fix));
+    return std::nullopt;
+  };
+  if (x.rank() != 4 || w.kernel.size() != 2)
+    return refuse(fmt::format("it goes over {}", c.Show(x.shape())), "images are (N, C, H, W) here; Reshape others");
+  if (c.node.Int("ceil_mode", 0) != 0) return refuse("windows hang over the edge (ceil_mode)", "pad the image instead");
+  if (c.node.Has("strides")) w.stride = c.node.Ints("strides");
+  if (c.node.Has("dilations")) w.dilation = c.node.Ints("dilations");
+  if (c.node.Has("pads")) {
+    std::vector<std::int64_t> pads = c.node.Ints("pads");
+    if (pads.size() != 4) return refuse("it has not two paddings for each axis", "export the model again");
+    w.low = {pads[0], pads[1]};
+    w.high = {pads[2], pads[3]};
+  }
+  if (w.stride.size() != 2 || w.dilation.size() != 2) return refuse("it has not a stride for each axis", "export the model again");
+  auto positive = [](const std::vector<std::int64_t>& all) {
+    return std::all_of(all.begin(), all.end(), [](std::int64_t each) { return each >= 1 && each <= kWindowMax; });
+  };
+  auto no_less = [](const std::vector<std::int64_t>& all) {
+    return std::all_of(all.begin(), all.end(), [](std::int64_t each) { return each >= 0 && each <= kWindowMax; });
+  };
+  if (!positive(w.kernel) || !positive(w.stride) || !positive(w.dilation) || !no_less(w.low) || !no_less(w.high)) {
+    return refuse(fmt::format("kernel, strides and dilations are to be 1 to {0}, and paddings 0 to {0}", kWindowMax),
+                  "export the model again");
+  }
+  const std::string automatic = c.node.String("auto_pad", "NOTSET");
+  if (automatic == "SAME_UPPER" || automatic == "SAME_LOWER") {
+    for (std::size_t i = 0; i < 2; ++i) {
+      auto size = x.shape()[2 + i].Constant();
+      if (!size) return refuse("heights and widths must be numbers", "give them (ImportOptions::lengths)");
+      const std::int64_t windows = (*size + w.stride[i] - 1) / w.stride[i];
+      const std::int64_t all = std::max<std::int64_t>(0, (windows - 1) * w.stride[i] + (w.kernel[i] - 1) * w.dilation[i] + 1 - *size);
+      w.low[i] = automatic == "SAME_UPPER" ? all / 2 : all - all / 2;
+      w.high[i] = all - w.low[i];
+    }
+  }
+  return w;
+}
+
+Operands Conv(NodeContext& c) {
+  Value x = c.Val(0), w = c.Val(1);
+  if (!x.valid() || !w.valid()) return {};
+  if (c.At(1).type.shape.size() == 3 && x.rank() == 3) {
+    return c.Refuse("it goes over one axis", "make it two-dimensional, with a height of 1");
+  }
+  if (w.rank() != 4 || !w.dim(2).IsConstant() || !w.dim(3).IsConstant())
+    return c.Refuse(fmt::format("its kernel is {}", c.Show(w.shape())), "kernels are (K, C, R, S) here");
+  auto windows = WindowsOf(c, x, {*w.dim(2).Constant(), *w.dim(3).Constant()});
+  if (!windows) return {};
+  if (windows->dilation != std::vector<std::int64_t>{1, 1}) return c.Refuse("its kernel is dilated", "use a dilation of 1");
+  Conv2DOptions options{windows->stride, windows->low};
+  if (windows->low != windows->high) {
+    for (int i = 0; i < 2; ++i)
+      x = PadWith(x, 2 + i, windows->low[static_cast<std::size_t>(i)], windows->high[static_cast<std::size_t>(i)], 0);
+    options.padding = {0, 0};
+  }
+  const std::int64_t groups = c.node.Int("group", 1);
+  if (groups < 1 || groups > kGroupsMax)
+    return c.Refuse(fmt::format("it has {} groups, where 1 to {} are known", groups, kGroupsMax), "use fewer groups");
+  Value y;
+  if (groups == 1) {
+    y = Conv2D(x, w, options);
+  } else {
+    auto channels = x.dim(1).DividedBy(Dim(groups)), kernels = w.dim(0).DividedBy(Dim(groups));
+    if (!channels || !kernels) return c.Refuse(fmt::format("{} groups do not divide its channels", groups), "export the model again");
+    std::vector<Value> parts;
+    for (std::int64_t g = 0; g < groups; ++g) {
+      parts.push_back(Conv2D(SliceAxis(x, 1, *channels * Dim(g), *channels * Dim(g + 1)),
+                             SliceAxis(w, 0, *kernels * Dim(g), *kernels * Dim(g + 1)), options));
+    }
+    y = Concat(parts, 1);
+  }
+  if (!y.valid() || !c.Has(2)) return {Operand::Of(y)};
+  Value bias = c.Val(2);
+  if (!bias.valid() || IsZero(bias)) return {Operand::Of(y)};
+  return {Operand::Of(y + Reshape(bias, {1, bias.dim(0), 1, 1}))};
+}
+
+Operands Pool(NodeContext& c, bool largest) {
+  Value x = c.Val(0);
+  if (!x.valid()) return {};
+  auto windows = WindowsOf(c, x, c.node.Ints("kernel_shape"));
+  if (!windows) return {};
+  const Windows& w = *windows;
+  if (w.kernel[0] != w.kernel[1] || w.stride[0] != w.stride[1] || w.dilation != std::vector<std::int64_t>{1, 1}) {
+    return c.Refuse("its windows are not square, or dilated", "use square windows, equally far apart in both axes");
+  }
+  Value padded = x;
+  for (std::size_t i = 0; i < 2; ++i) {
+    padded = PadWith(padded, 2 + static_cast<int>(i), w.low[i], w.high[i], largest ? -HUGE_VAL : 0.0);
+  }
+  if (largest) return {Operand::Of(MaxPool2D(padded, w.kernel[0], w.stride[0]))};
+  Value y = AvgPool2D(padded, w.kernel[0], w.stride[0]);
+  const bool pads = w.low != std::vector<std::int64_t>{0, 0} || w.high != std::vector<std::int64_t>{0, 0};
+  if (!y.valid() || !pads || c.node.Int("count_include_pad", 0) != 0) return {Operand::Of(y)};
+  // The mean is of what lies in the image: windows at the edge have fewer elements.
+  auto height = y.dim(2).Constant(), width = y.dim(3).Constant();
+  if (!height || !width || *height > kPlacesMax / std::max<std::int64_t>(*width, 1))
+    return c.Refuse("heights and widths must be numbers, and not so large", "give them (ImportOptions::lengths)");
+  auto inside = [&](std::size_t i, std::int64_t at) {
+    const std::int64_t begin = at * w.stride[i] - w.low[i], size = *x.shape()[2 + i].Constant();
+    return std::min(begin + w.kernel[i], size) - std::max<std::int64_t>(begin, 0);
+  };
+  Known factors{y.dtype(), {1, 1, *height, *width}, {}, {}};
+  for (std::int64_t row = 0; row < *height; ++row) {
+    for (std::int64_t column = 0; column < *width; ++column) {
+      factors.real.push_back(static_cast<double>(w.kernel[0] * w.kernel[1]) / static_cast<double>(inside(0, row) * inside(1, column)));
+    }
+  }
+  return {Operand::Of(y * MakeKnown(c.b, factors))};
+}
+Operands MaxPool(NodeContext& c) { return Pool(c, true); }
+Operands AveragePool(NodeContext& c) { return Pool(c, false); }
+
+Operands GlobalPool(NodeContext& c) {
+  Value x = c.Val(0);
+  if (!x.valid()) return {};
+  if (x.rank() < 3) return c.Refuse(fmt::format("it goes over {}", c.Show(x.shape())), "images are (N, C, ...)");
+  std::vector<std::int64_t> axes(x.rank() - 2);
+  std::iota(axes.begin(), axes.end(), 2);
+  return {Operand::Of(c.node.op == "GlobalMaxPool" ? ReduceMax(x, axes, true) : Mean(x, axes, true))};
+}
+
+// --- norms ---
+
+Operands BatchNormalization(NodeContext& c) {
+  Value x = c.Val(0), gain = c.Val(1), bias = c.Val(2);
+  if (!x.valid() || !gain.valid() || !bias.valid()) return {};
+  if (x.rank() < 2) return c.Refuse(fmt::format("it goes over {}", c.Show(x.shape())), "dimension 1 has the channels");
+  const double epsilon = c.node.Float("epsilon", 1e-5), momentum = c.node.Float("momentum", .9);
+  Shape channels(x.rank(), Dim(1));
+  channels[1] = x.dim(1);
+  std::vector<std::int64_t> axes{0};
+  for (std::size_t i = 2; i < x.rank(); ++i) axes.push_back(static_cast<std::int64_t>(i));
+  // Running statistics are initializers, and become states; what a run computes is taken as it is.
+  StateId mean_state = c.s.statistic(c.node.inputs.at(3)), variance_state = c.s.statistic(c.node.inputs.at(4));
+  const bool training = c.node.Int("training_mode", 0) != 0 || c.s.train_batch_norm;
+  Value mean, variance;
+  if (training) {
+    mean = Mean(x, axes, true);
+    variance = Mean(Square(x - mean), axes, true);
+    auto update = [&](StateId state, const Value& now) {
+      if (!state.valid() || !now.valid()) return;
+      Value before = c.b.Read(state);
+      c.b.Assign(state, before * momentum + StopGradient(Reshape(now, before.shape())) * (1 - momentum));
+    };
+    update(mean_state, mean);
+    update(variance_state, variance);
+  } else {
+    mean = mean_state.valid() ? c.b.Read(mean_state) : c.Val(3);
+    variance = variance_state.valid() ? c.b.Read(variance_state) : c.Val(4);
+    if (!mean.valid() || !variance.valid()) return {};
+    mean = Reshape(mean, channels);
+    variance = Reshape(variance, channels);
+  }
+  return {Operand::Of((x - mean) * (Rsqrt(variance + epsilon) * Reshape(gain, channels)) + Reshape(bias, channels))};
+}
+
+Operands LayerNormalization(NodeContext& c) {
+  Value x = c.Val(0), gain = c.Val(1);
+  if (!x.valid() || !gain.valid()) return {};
+  const auto axis = static_cast<std::size_t>(c.Axis(c.node.Int("axis", -1), x.rank()));
+  if (!c.ok()) return {};
+  const Shape shape = x.shape();
+  const Dim length = NumElements(Shape(shape.begin() + static_cast<std::ptrdiff_t>(axis), shape.end()));
+  Shape rows(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(axis));
+  rows.push_back(length);
+  const Shape inner(shape.begin() + static_cast<std::ptrdiff_t>(axis), shape.end());
+  auto vector = [&](const Value& of) { return Reshape(BroadcastTo(of, inner), {length}); };
+  Value bias = c.Has(2) ? c.Val(2) : Fill(c.b, 0, x.dtype(), {length});
+  if (!bias.valid()) return {};
+  Value y = LayerNorm(Reshape(x, rows), vector(gain), c.Has(2) ? vector(bias) : bias, c.node.Float("epsilon", 1e-5));
+  return {Operand::Of(Reshape(y, shape))};
+}
+
+// --- LSTM ---
+
+struct Direction {
+  Value all, last, cell;  // (T, B, H), (B, H), (B, H)
+};
+// x (T, B, I); w (4 H, I), r (4 H, H), bias (4 H), with the gates i, o, f, c; h and cell (B, H)
+Direction OneWay(const Value& x, const Value& w, const Value& r, const Value& bias, const Value& h, const Value& cell, bool backwards,
+                 std::int64_t steps) {
+  const Dim width = r.dim(1);
+  auto ordered = [&](const Value& gates) {  // i, f, c, o
+    std::vector<Value> parts;
+    for (std::int64_t gate : {0, 2, 3, 1}) parts.push_back(SliceAxis(gates, 0, width * Dim(gate), width * Dim(gate + 1)));
+    return Concat(parts, 0);
+  };
+  auto turned = [&](const Value& of) {  // the last step first
+    if (!backwards || !of.valid()) return of;
+    std::vector<std::int64_t> order;
+    for (std::int64_t t = steps; t-- > 0;) order.push_back(t);
+    return Gather(of, Constant(*of.builder, Literal::Of(Dtype::kI64, {steps}, order)));
+  };
+  LstmStates states = mlrunner::Lstm(turned(MatMul(x, ordered(w), false, true)), ordered(bias), ordered(r), h, cell);
+  if (!states.hidden.valid()) return {};
+  return {turned(states.hidden), Reshape(SliceAxis(states.hidden, 0, steps - 1, steps), {x.dim(1), width}), states.cell};
+}
+
+Operands LstmOp(NodeContext& c) {
+  Value x = c.Val(0), w = c.Val(1), r = c.Val(2);
+  if (!x.valid() || !w.valid() || !r.valid()) return {};
+  if (c.Has(4)) return c.Refuse("sequences of different lengths", "leave the lengths out, and mask what is behind the ends");
+  if (c.Has(7) || c.node.Int("input_forget", 0) != 0 || c.node.Has("clip") || c.node.Has("activations")) {
+    return c.Refuse("peepholes, coupled gates, clipping, or other activations", "use the plain LSTM, as torch.nn.LSTM is");
+  }
+  if (c.node.Int("layout", 0) != 0) return c.Refuse("the batch comes first (layout = 1)", "use layout = 0, and transpose");
+  auto steps = x.dim(0).Constant();
+  if (x.rank() != 3 || w.rank() != 3 || r.rank() != 3 || !steps || *steps < 1 || *steps > kStepsMax) {
+    return c.Refuse(fmt::format("it goes over {}, and the number of steps must be known", c.Show(x.shape())),
+                    "give that length as a number (ImportOptions::lengths)");
+  }
+  const std::string direction = c.node.String("direction", "forward");
+  const std::int64_t ways = direction == "bidirectional" ? 2 : 1;
+  const Dim width = r.dim(2), batch = x.dim(1);
+  auto part = [&](std::size_t input, std::int64_t way, Shape shape) {
+    if (!c.Has(input)) return Value();
+    return Reshape(SliceAxis(c.Val(input), 0, way, way + 1), std::move(shape));
+  };
+  std::vector<Value> all, last, cells;
+  for (std::int64_t way = 0; way < ways && c.ok(); ++way) {
+    Value biases = part(3, way, {2, width * Dim(4)});
+    Value bias = biases.valid() ? ReduceSum(biases, {0}) : Fill(c.b, 0, x.dtype(), {width * Dim(4)});
+    Value zeros = c.Has(5) && c.Has(6) ? Value() : Fill(c.b, 0, x.dtype(), {batch, width});
+    Value h = c.Has(5) ? part(5, way, {batch, width}) : zeros, cell = c.Has(6) ? part(6, way, {batch, width}) : zeros;
+    Direction made = OneWay(x, part(1, way, {w.dim(1), w.dim(2)}), part(2, way, {r.dim(1), r.dim(2)}), bias, h, cell,
+                            direction == "reverse" || way == 1, *steps);
+    if (!c.ok() || !made.all.valid()) return {};
+    all.push_back(Reshape(made.all, {*steps, 1, batch, width}));
+    last.push_back(Reshape(made.last, {1, batch, width}));
+    cells.push_back(Reshape(made.cell, {1, batch, width}));
+  }
+  if (!c.ok()) return {};
+  auto joined = [&](const std::vector<Value>& parts, int axis) { return Operand::Of(parts.size() == 1 ? parts[0] : Concat(parts, axis)); };
+  return {joined(all, 1), joined(last, 0), joined(cells, 0)};
+}
+
+}  // namespace
+
+void AddLayers(Importers* table) {
+  table->insert({
+      {"AveragePool", AveragePool},
+      {"BatchNormalization", BatchNormalization},
+      {"Conv", Conv},
+      {"Gemm", Gemm},
+      {"GlobalAveragePool", GlobalPool},
+      {"GlobalMaxPool", GlobalPool},
+      {"LSTM", LstmOp},
+      {"LayerNormalization", LayerNormalization},
+      {"MatMul", MatMulOp},
+      {"MaxPool", MaxPool},
+  });
+}
+
+}  // namespace ropewalk::mlrunner::onnx
