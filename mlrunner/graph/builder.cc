@@ -145,7 +145,9 @@ void Builder::Assign(StateId state, Arg value) {
                 "a state keeps its type and shape", "Cast or Reshape the value first"));
     return;
   }
-  SetToken(state, EmitOne(kAssign, {token, value.value}, {}, value.where));
+  Value next = value.value;
+  if (assign_if_.valid()) next = EmitOne(kSelect, {assign_if_, next, Read(state, value.where)}, {}, value.where);
+  if (next.valid()) SetToken(state, EmitOne(kAssign, {token, next}, {}, value.where));
 }
 
 void Builder::Output(std::string name, const Value& value, Location where) {

@@ -119,8 +119,20 @@ class Builder {
                          Location where = {__builtin_FILE(), __builtin_LINE()});
 
   // --- states ---
-  Value Read(StateId state, Location where = {__builtin_FILE(), __builtin_LINE()});   // as of the last Assign
-  void Assign(StateId state, Arg value);                                              // makes the next version
+  Value Read(StateId state, Location where = {__builtin_FILE(), __builtin_LINE()});  // as of the last Assign
+  void Assign(StateId state, Arg value);                                             // makes the next version
+  // What is assigned until the end of the C++ scope is so only where `flag`, a scalar bool, is true: else the state keeps its value.
+  class [[nodiscard]] GuardAssigns {
+   public:
+    GuardAssigns(Builder& b, Value flag) : builder_(b) { b.assign_if_ = flag; }
+    ~GuardAssigns() { builder_.assign_if_ = {}; }
+    GuardAssigns(const GuardAssigns&) = delete;
+    GuardAssigns& operator=(const GuardAssigns&) = delete;
+
+   private:
+    Builder& builder_;
+  };
+  bool guards_assigns() const { return assign_if_.valid(); }
   Value Token(StateId state, Location where = {__builtin_FILE(), __builtin_LINE()});  // the present version
   void SetToken(StateId state, Value token);                                          // an op of a strategy made a new version
 
@@ -201,6 +213,7 @@ class Builder {
   std::vector<std::pair<ValueId, Value>> captured_;  // parent's value -> ours
   Status failure_;
   Scope scope_;
+  Value assign_if_;  // valid: GuardAssigns
   std::map<std::string, std::uint32_t> occurrences_;
   std::shared_ptr<std::map<std::int64_t, GradientFn>> custom_gradients_;  // one for a builder and the builders of its bodies
 };

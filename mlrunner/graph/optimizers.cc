@@ -33,6 +33,28 @@ StateId MomentOf(Builder& b, StateId parameter, const char* name) {
                     info.sharding);
 }
 
+// Counts updates from 1 on: read behind this, it is the number of the one that is under way.
+StateId CountUpdates(Builder& b, const std::vector<Parameter>& parameters, const char* name) {
+  StateId count = ScalarState(b, parameters, name, 0);
+  // A region of its own, so that nobody waits for it. Where a flag guards it, it waits for that, which is made in the first parameter's.
+  auto scope = b.With(b.guards_assigns() ? UpdateOf(b, parameters.front().state, b.graph().StageOf(parameters.front().id))
+                                         : UpdateOf(b, count, b.scope().stage));
+  b.Assign(count, b.Read(count) + 1.0);
+  return count;
+}
+
+double DecayFor(const Builder& b, const Parameter& parameter, double decay, DecayOf of) {
+  return of == DecayOf::kMatrices && b.graph().state(parameter.state).logical.size() < 2 ? 0 : decay;
+}
+
+// The gradient and what L2 adds to it.
+Value WithDecay(const Gradient& gradient, const Value& p, double decay) {
+  Value g = Cast(gradient, p.dtype());
+  return decay == 0 ? g : g + p * decay;
+}
+
+bool StayRows(const Gradient& gradient, double decay) { return gradient.IsRows() && decay == 0; }
+
 }  // namespace
 
 Scope UpdateScope(const Builder& b, const Parameter& parameter) { return UpdateOf(b, parameter.state, b.graph().StageOf(parameter.id)); }
@@ -41,33 +63,43 @@ void ApplySgd(Builder& b, const std::vector<Parameter>& parameters, const std::v
               SgdOptions options) {
   StateId rate = ScalarState(b, parameters, kLearningRate, learning_rate);
   for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
+    const double decay = DecayFor(b, parameters[i], options.weight_decay, options.decay_of);
     StateId velocity;
     if (options.momentum != 0) velocity = MomentOf(b, parameters[i].state, "velocity");
     auto scope = b.With(UpdateScope(b, parameters[i]));
     Value p = b.Read(parameters[i].state);
     // Rows stay rows where the update changes no others, as a decay or a velocity does.
-    if (gradients[i].IsRows() && options.momentum == 0 && options.weight_decay == 0) {
+    if (options.momentum == 0 && StayRows(gradients[i], decay)) {
       const IndexedRows& g = gradients[i].rows();
       b.Assign(parameters[i].state, AddRows(p, g.indices, -(Cast(b.Read(rate), p.dtype()) * Cast(g.rows, p.dtype()))));
       continue;
     }
-    Value g = Cast(gradients[i], p.dtype());
-    if (options.weight_decay != 0) g = g + p * options.weight_decay;
+    Value g = WithDecay(gradients[i], p, decay);
     if (options.momentum != 0) {
-      g = b.Read(velocity) * options.momentum + g;
-      b.Assign(velocity, g);
+      Value v = b.Read(velocity) * options.momentum + g;
+      b.Assign(velocity, v);
+      g = options.nesterov ? g + v * options.momentum : v;
     }
     b.Assign(parameters[i].state, p - Cast(b.Read(rate), p.dtype()) * g);
   }
 }
 
+void ApplyAdam(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients, double learning_rate,
+               AdamOptions options) {
+  std::vector<Gradient> decayed;
+  for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
+    auto scope = b.With(UpdateScope(b, parameters[i]));
+    const double decay = DecayFor(b, parameters[i], options.weight_decay, options.decay_of);
+    decayed.emplace_back(decay == 0 ? gradients[i] : Gradient(WithDecay(gradients[i], b.Read(parameters[i].state), decay)));
+  }
+  if (b.status().ok())
+    ApplyAdamW(b, parameters, decayed, learning_rate,
+               {.beta1 = options.beta1, .beta2 = options.beta2, .epsilon = options.epsilon, .weight_decay = 0});
+}
+
 void ApplyAdamW(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients, double learning_rate,
                 AdamWOptions options) {
-  StateId rate = ScalarState(b, parameters, kLearningRate, learning_rate), step = ScalarState(b, parameters, "optimizer/step", 0);
-  {
-    auto scope = b.With(UpdateOf(b, step, b.scope().stage));
-    b.Assign(step, b.Read(step) + 1.0);
-  }
+  StateId rate = ScalarState(b, parameters, kLearningRate, learning_rate), step = CountUpdates(b, parameters, "optimizer/step");
   for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
     StateId m = MomentOf(b, parameters[i].state, "first_moment"), v = MomentOf(b, parameters[i].state, "second_moment");
     auto scope = b.With(UpdateScope(b, parameters[i]));
@@ -77,10 +109,68 @@ void ApplyAdamW(Builder& b, const std::vector<Parameter>& parameters, const std:
                                      {{Attr::kLow, options.beta1},
                                       {Attr::kHigh, options.beta2},
                                       {Attr::kEpsilon, options.epsilon},
-                                      {Attr::kValue, options.weight_decay}});
+                                      {Attr::kValue, DecayFor(b, parameters[i], options.weight_decay, options.decay_of)}});
     b.Assign(parameters[i].state, next[0]);
     b.Assign(m, next[1]);
     b.Assign(v, next[2]);
+  }
+}
+
+void ApplyLamb(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients, double learning_rate,
+               LambOptions options) {
+  StateId rate = ScalarState(b, parameters, kLearningRate, learning_rate), step = CountUpdates(b, parameters, "optimizer/step");
+  for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
+    const double decay = DecayFor(b, parameters[i], options.weight_decay, options.decay_of);
+    StateId first = MomentOf(b, parameters[i].state, "first_moment"), second = MomentOf(b, parameters[i].state, "second_moment");
+    auto scope = b.With(UpdateScope(b, parameters[i]));
+    const Value stored = b.Read(parameters[i].state);
+    const Dtype narrow = stored.dtype(), wide = AtLeastF32(narrow);
+    Value p = Cast(stored, wide), g = Cast(gradients[i], wide), t = Cast(b.Read(step), wide);
+    Value m = Cast(b.Read(first), wide) * options.beta1 + g * (1 - options.beta1);
+    Value v = Cast(b.Read(second), wide) * options.beta2 + g * g * (1 - options.beta2);
+    b.Assign(first, Cast(m, narrow));
+    b.Assign(second, Cast(v, narrow));
+    // Each element is multiplied twice in the place of being divided: the corrections are numbers.
+    Value m_scale = 1.0 / (1.0 - Pow(b.Number(options.beta1, wide), t)), v_scale = 1.0 / (1.0 - Pow(b.Number(options.beta2, wide), t));
+    Value u = m * m_scale / (Sqrt(v * v_scale) + options.epsilon);
+    if (decay != 0) u = u + p * decay;
+    Value p_norm = Sqrt(ReduceSum(p * p)), u_norm = Sqrt(ReduceSum(u * u));
+    Value trust = Select(Minimum(Greater(p_norm, 0.0), Greater(u_norm, 0.0)), p_norm / u_norm, b.Number(1, wide));
+    b.Assign(parameters[i].state, Cast(p - Cast(b.Read(rate), wide) * trust * u, narrow));
+  }
+}
+
+void ApplyAdagrad(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients, double learning_rate,
+                  AdagradOptions options) {
+  StateId rate = ScalarState(b, parameters, kLearningRate, learning_rate);
+  for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
+    const double decay = DecayFor(b, parameters[i], options.weight_decay, options.decay_of);
+    StateId squares = MomentOf(b, parameters[i].state, "squares");
+    auto scope = b.With(UpdateScope(b, parameters[i]));
+    Value p = b.Read(parameters[i].state), s = b.Read(squares), lr = Cast(b.Read(rate), p.dtype());
+    if (StayRows(gradients[i], decay)) {
+      const IndexedRows& g = gradients[i].rows();
+      std::vector<Value> next = b.Emit(kAdagradRows, {p, s, g.indices, Cast(g.rows, p.dtype()), lr}, {{Attr::kEpsilon, options.epsilon}});
+      b.Assign(parameters[i].state, next[0]);
+      if (next.size() > 1) b.Assign(squares, next[1]);
+      continue;
+    }
+    Value g = WithDecay(gradients[i], p, decay);
+    s = s + g * g;
+    b.Assign(squares, s);
+    b.Assign(parameters[i].state, p - lr * (g / (Sqrt(s) + options.epsilon)));
+  }
+}
+
+void AverageParameters(Builder& b, const std::vector<Parameter>& parameters, double decay) {
+  StateId count = CountUpdates(b, parameters, "optimizer/averaged");
+  for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
+    StateId average = MomentOf(b, parameters[i].state, kAverage + 1);
+    auto scope = b.With(UpdateScope(b, parameters[i]));
+    const Value p = b.Read(parameters[i].state);
+    const Dtype wide = AtLeastF32(p.dtype());
+    Value kept = Select(Equal(Cast(b.Read(count), wide), 1.0), b.Number(0, wide), b.Number(decay, wide));
+    b.Assign(average, Cast(Cast(b.Read(average), wide) * kept + Cast(p, wide) * (1.0 - kept), p.dtype()));
   }
 }
 

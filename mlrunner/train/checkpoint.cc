@@ -33,6 +33,10 @@ std::map<std::string, std::string> MetadataOf(const Checkpoint& checkpoint) {
                                                  {"samples", std::to_string(checkpoint.samples)},
                                                  {"run", std::to_string(checkpoint.run)}};
   if (std::isfinite(checkpoint.loss)) metadata["loss"] = fmt::format("{}", checkpoint.loss);
+  if (checkpoint.best_step >= 0) {
+    metadata["best_step"] = std::to_string(checkpoint.best_step);
+    metadata["best_loss"] = fmt::format("{}", checkpoint.best_loss);
+  }
   return metadata;
 }
 

@@ -37,6 +37,8 @@ struct Checkpoint {
   std::int64_t samples = 0;                                // of an epoch
   std::uint64_t run = 0;                                   // CheckpointWriter::run
   double loss = std::numeric_limits<double>::quiet_NaN();  // of the last step
+  std::int64_t best_step = -1;                             // after which the held-out loss was smallest so far; -1: nothing was evaluated
+  double best_loss = std::numeric_limits<double>::quiet_NaN();  // then
 };
 
 struct CheckpointWriter {

@@ -50,6 +50,8 @@ Result<Checkpoint> AboutIn(const Metadata& metadata, const std::string& path) {
   RETURN_IF_ERROR(NumberIfThere(metadata, "samples", path, &about.samples));
   RETURN_IF_ERROR(NumberIfThere(metadata, "run", path, &about.run));
   RETURN_IF_ERROR(NumberIfThere(metadata, "loss", path, &about.loss));
+  RETURN_IF_ERROR(NumberIfThere(metadata, "best_step", path, &about.best_step));
+  RETURN_IF_ERROR(NumberIfThere(metadata, "best_loss", path, &about.best_loss));
   if (about.step < 0 || about.position.epoch < 0 || about.position.offset < 0)
     return DamagedTensorFile(path, "its header gives a place before the beginning");
   return about;

@@ -83,6 +83,16 @@ std::vector<Gradient> SumOverMicroBatches(Builder& b, const std::vector<Paramete
   return sums;
 }
 
+std::vector<Value> SquaresOf(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
+                             const std::function<Scope(const Parameter&)>& scope_of) {
+  std::vector<Value> squares;
+  for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
+    auto guard = b.With(scope_of(parameters[i]));
+    squares.push_back(ReduceSum(Square(gradients[i].Dense())));
+  }
+  return squares;
+}
+
 std::vector<Gradient> ClipByGlobalNorm(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
                                        double norm_max) {
   std::vector<Value> dense;

@@ -7,6 +7,7 @@
 // Thread rule: as the builder's.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "mlrunner/graph/builder.h"
@@ -25,6 +26,11 @@ bool IsBesideLast(const RegionInfo& region);
 // scopes above. Nothing is weighted: the losses are. The sums are states (kAccumulator), zero again when the step ends.
 std::vector<Gradient> SumOverMicroBatches(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
                                           std::vector<Value>* beside, const Scope& read_in);
+
+// The sum of the squares of each gradient, (), each computed where `scope_of` says: the root of their sum is the norm of all, and a
+// gradient that holds what is no number is told from the others.
+std::vector<Value> SquaresOf(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
+                             const std::function<Scope(const Parameter&)>& scope_of);
 
 // All gradients times min(1, norm_max / norm), where norm is the root of the sum of all their squares (Pascanu et al. 2013). With gradients
 // that are sums over the ranks, every rank finds the same norm.

@@ -39,6 +39,8 @@ Status Choose(const Config& config, const std::string& key, const Choice<T> (&ch
 constexpr Choice<ChooseBy> kChooseBy[] = {
     {"fixed-sizes", ChooseBy::kFixedSizes}, {"kept-costs", ChooseBy::kKeptCosts}, {"measured-costs", ChooseBy::kMeasuredCosts}};
 
+constexpr Choice<NanPolicy> kNanPolicies[] = {{"stop", NanPolicy::kStop}, {"skip", NanPolicy::kSkip}};
+
 // Keys that mean something only where another one has one of these values.
 struct Belongs {
   std::string chooser;
@@ -63,8 +65,9 @@ const std::vector<Belongs>& KeysOfChoices() {
     const std::vector<Belongs> others = {
         {"optimizer.schedule", {"linear", "cosine"}, {"optimizer.decay_steps", "optimizer.final_fraction"}},
         {"optimizer.schedule", {"step"}, {"optimizer.step_every", "optimizer.step_factor"}},
-        {"optimizer.kind", {"sgd"}, {"optimizer.momentum"}},
-        {"optimizer.kind", {"adamw"}, {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"}},
+        {"optimizer.kind", {"sgd"}, {"optimizer.momentum", "optimizer.nesterov"}},
+        {"optimizer.kind", {"adamw", "adam", "lamb"}, {"optimizer.beta1", "optimizer.beta2"}},
+        {"optimizer.kind", {"adamw", "adam", "lamb", "adagrad"}, {"optimizer.epsilon"}},
     };
     choices.insert(choices.end(), others.begin(), others.end());
     return choices;
@@ -89,7 +92,7 @@ Status Fits(const Config& config, std::string_view chooser) {
   return {};
 }
 
-constexpr const char* kKeysOfCheckpoints[] = {"checkpoint.every_steps", "checkpoint.keep", "checkpoint.resume"};
+constexpr const char* kKeysOfCheckpoints[] = {"checkpoint.every_steps", "checkpoint.keep", "checkpoint.resume", "checkpoint.best"};
 
 Status Within(const Config& config, const std::string& key, std::int64_t low, std::int64_t high, std::int64_t* value) {
   std::uint64_t number = config.Number(key);
@@ -161,9 +164,15 @@ Status ReadSchedule(const Config& config, OptimizerSpec* optimizer) {
   return {};
 }
 
+constexpr Choice<OptimizerSpec::Kind> kOptimizers[] = {{"sgd", OptimizerSpec::Kind::kSgd},
+                                                       {"adamw", OptimizerSpec::Kind::kAdamW},
+                                                       {"adam", OptimizerSpec::Kind::kAdam},
+                                                       {"lamb", OptimizerSpec::Kind::kLamb},
+                                                       {"adagrad", OptimizerSpec::Kind::kAdagrad}};
+constexpr Choice<bool> kDecayOf[] = {{"all", false}, {"matrices", true}};
+
 Status ReadOptimizer(const Config& config, OptimizerSpec* optimizer) {
-  using Kind = OptimizerSpec::Kind;
-  RETURN_IF_ERROR(Choose(config, "optimizer.kind", {{"sgd", Kind::kSgd}, {"adamw", Kind::kAdamW}}, &optimizer->kind));
+  RETURN_IF_ERROR(Choose(config, "optimizer.kind", kOptimizers, &optimizer->kind));
   RETURN_IF_ERROR(Fits(config, "optimizer.kind"));
   RETURN_IF_ERROR(Within(config, "optimizer.learning_rate", 0, 1e6, &optimizer->learning_rate));
   RETURN_IF_ERROR(Within(config, "optimizer.warmup_steps", 0, kCountMax, &optimizer->warmup_steps));
@@ -173,12 +182,20 @@ Status ReadOptimizer(const Config& config, OptimizerSpec* optimizer) {
   RETURN_IF_ERROR(Within(config, "optimizer.weight_decay", 0, 1e6, &optimizer->weight_decay));
   RETURN_IF_ERROR(Within(config, "optimizer.beta1", 0, 1, &optimizer->beta1));
   RETURN_IF_ERROR(Within(config, "optimizer.beta2", 0, 1, &optimizer->beta2));
-  return Within(config, "optimizer.epsilon", 0, 1e6, &optimizer->epsilon);
+  RETURN_IF_ERROR(Within(config, "optimizer.epsilon", 0, 1e6, &optimizer->epsilon));
+  optimizer->nesterov = config.Switch("optimizer.nesterov");
+  if (optimizer->nesterov && optimizer->momentum == 0)
+    return Bad(config, "optimizer.nesterov", "without a momentum it is plain SGD", "optimizer.momentum = 0.9");
+  RETURN_IF_ERROR(Choose(config, "optimizer.decay_of", kDecayOf, &optimizer->decay_matrices));
+  return Within(config, "optimizer.average", 0, 1, &optimizer->average);
 }
 
 Status ReadCheckpoint(const Config& config, CheckpointSpec* checkpoint) {
   checkpoint->folder = config.Text("checkpoint.folder");
   checkpoint->resume = config.Switch("checkpoint.resume");
+  checkpoint->best = config.Switch("checkpoint.best");
+  if (checkpoint->best && config.Number("train.evaluate_every") == 0)
+    return Bad(config, "checkpoint.best", "nothing is evaluated on the way", "train.evaluate_every = 500");
   RETURN_IF_ERROR(Within(config, "checkpoint.every_steps", 0, kCountMax, &checkpoint->every_steps));
   RETURN_IF_ERROR(Within(config, "checkpoint.keep", 1, 1'000'000, &checkpoint->keep));
   if (!checkpoint->folder.empty()) return {};
@@ -247,6 +264,15 @@ Result<TrainJob> ReadJob(const Config& config, bool on_dataset) {
   RETURN_IF_ERROR(Within(config, "train.evaluate_batch", 0, 1 << 30, &job.evaluate_batch));
   RETURN_IF_ERROR(Within(config, "train.timeout", 0, kCountMax / 1000, &job.timeout));
   RETURN_IF_ERROR(Choose(config, "train.choose_by", kChooseBy, &job.choose_by));
+  RETURN_IF_ERROR(Within(config, "train.evaluate_every", 0, kCountMax, &job.evaluate_every));
+  RETURN_IF_ERROR(Within(config, "train.patience", 0, kCountMax, &job.patience));
+  if (job.patience > 0 && job.evaluate_every == 0)
+    return Bad(config, "train.patience", "nothing is evaluated on the way", "train.evaluate_every = 500");
+  RETURN_IF_ERROR(Choose(config, "train.nan", kNanPolicies, &job.nan));
+  job.anatomy = config.Switch("train.anatomy");
+  job.metrics = config.Text("train.metrics");
+  job.tensorboard = config.Text("train.tensorboard");
+  job.trace = config.Text("train.trace");
   return job;
 }
 
@@ -281,7 +307,14 @@ std::vector<ConfigKey> TrainKeys() {
       {"train.evaluate_batch", kNumber, "0", "samples at a time when the held-out ones are counted; 0: as a step has"},
       {"train.timeout", kNumber, "1800", "seconds that a rank waits for the others in one sum; 0: for ever"},
       {"train.choose_by", kText, "fixed-sizes", "how sums are run: fixed-sizes; or by kept-costs or measured-costs of messages"},
-      {"optimizer.kind", kText, "sgd", "sgd or adamw"},
+      {"train.evaluate_every", kNumber, "0", "steps between evaluations on the held-out samples; 0: at the end only"},
+      {"train.patience", kNumber, "0", "evaluations without a smaller loss, after which it ends; 0: any"},
+      {"train.nan", kText, "stop", "a step whose loss or gradients are no numbers: stop; or skip it and count"},
+      {"train.anatomy", kSwitch, "false", "say where the steps' time went, and MFU, of each rank"},
+      {"train.metrics", kText, "", "a file that gets a line of JSON for each step and evaluation"},
+      {"train.tensorboard", kText, "", "a folder that gets event files for TensorBoard"},
+      {"train.trace", kText, "", "a file that gets the trace of one step, for the trace viewers of browsers"},
+      {"optimizer.kind", kText, "sgd", "sgd, adamw, adam, lamb or adagrad"},
       {"optimizer.learning_rate", kDecimal, "0.05", ""},
       {"optimizer.schedule", kText, "constant", "constant, linear, cosine or step: the rate behind the warm-up"},
       {"optimizer.warmup_steps", kNumber, "0", "the rate grows linearly over the first so many steps"},
@@ -291,21 +324,25 @@ std::vector<ConfigKey> TrainKeys() {
       {"optimizer.step_factor", kDecimal, "0.1", "step: to this part of it, below 1"},
       {"optimizer.clip_norm", kDecimal, "0", "the largest norm of all gradients together; 0: any"},
       {"optimizer.momentum", kDecimal, "0.9", "sgd"},
+      {"optimizer.nesterov", kSwitch, "false", "sgd: the step looks ahead along the momentum"},
       {"optimizer.weight_decay", kDecimal, "0", ""},
-      {"optimizer.beta1", kDecimal, "0.9", "adamw"},
-      {"optimizer.beta2", kDecimal, "0.999", "adamw"},
-      {"optimizer.epsilon", kDecimal, "1e-8", "adamw"},
+      {"optimizer.decay_of", kText, "all", "which parameters decay: all; matrices: neither biases nor gains of norms"},
+      {"optimizer.beta1", kDecimal, "0.9", "adamw, adam, lamb"},
+      {"optimizer.beta2", kDecimal, "0.999", "adamw, adam, lamb"},
+      {"optimizer.epsilon", kDecimal, "1e-8", "adamw, adam, lamb, adagrad"},
+      {"optimizer.average", kDecimal, "0", "how much of a moving average of the parameters stays each step, like 0.999; 0: none"},
       {"checkpoint.folder", kText, "", "where checkpoints are written; empty: none"},
       {"checkpoint.every_steps", kNumber, "0", "0: only at the end"},
       {"checkpoint.keep", kNumber, "3", "the newest so many are kept"},
       {"checkpoint.resume", kSwitch, "true", "begin at the newest one that is there"},
+      {"checkpoint.best", kSwitch, "false", "keep the one with the smallest held-out loss in FOLDER/best"},
   };
   keys.insert(keys.end(), others.begin(), others.end());
   return keys;
 }
 
 std::vector<std::string> PathKeys() {
-  std::vector<std::string> keys = {"data.path", "checkpoint.folder"};
+  std::vector<std::string> keys = {"data.path", "checkpoint.folder", "train.metrics", "train.tensorboard", "train.trace"};
   const auto add = [&](const std::string& section, const auto& families) {
     for (const auto* family : families)
       for (const FamilyKey& key : family->keys)
@@ -344,8 +381,10 @@ std::vector<std::string> AsSettings(const Config& config) {
 
 std::vector<std::string> AsSettings(const TrainJob& job) {
   const OptimizerSpec& optimizer = job.optimizer;
-  const bool adamw = optimizer.kind == OptimizerSpec::Kind::kAdamW;
-  std::vector<std::pair<std::string, std::string>> values = {{"model.kind", job.model.kind}, {"optimizer.kind", adamw ? "adamw" : "sgd"}};
+  using Kind = OptimizerSpec::Kind;
+  std::vector<std::pair<std::string, std::string>> values = {{"model.kind", job.model.kind}};
+  for (const auto& kind : kOptimizers)
+    if (kind.value == optimizer.kind) values.emplace_back("optimizer.kind", kind.name);
   auto add = [&](const std::string& name, const auto& value) { values.emplace_back(name, fmt::format("{}", value)); };
   // What no key can have is found by who reads the settings.
   std::map<std::string, std::string> model = job.model.more;
@@ -376,6 +415,13 @@ std::vector<std::string> AsSettings(const TrainJob& job) {
   add("train.timeout", job.timeout);
   for (const auto& way : kChooseBy)
     if (way.value == job.choose_by) add("train.choose_by", way.name);
+  add("train.evaluate_every", job.evaluate_every);
+  add("train.patience", job.patience);
+  add("train.nan", kNanPolicies[job.nan == NanPolicy::kSkip ? 1 : 0].name);
+  add("train.anatomy", job.anatomy);
+  add("train.metrics", job.metrics);
+  add("train.tensorboard", job.tensorboard);
+  add("train.trace", job.trace);
   add("optimizer.learning_rate", optimizer.learning_rate);
   using Schedule = OptimizerSpec::Schedule;
   const Schedule schedule = optimizer.schedule;
@@ -393,18 +439,24 @@ std::vector<std::string> AsSettings(const TrainJob& job) {
   }
   add("optimizer.clip_norm", optimizer.clip_norm);
   add("optimizer.weight_decay", optimizer.weight_decay);
-  if (adamw) {
-    add("optimizer.beta1", optimizer.beta1);
-    add("optimizer.beta2", optimizer.beta2);
-    add("optimizer.epsilon", optimizer.epsilon);
-  } else {
+  add("optimizer.decay_of", kDecayOf[optimizer.decay_matrices ? 1 : 0].name);
+  add("optimizer.average", optimizer.average);
+  if (optimizer.kind == Kind::kSgd) {
     add("optimizer.momentum", optimizer.momentum);
+    add("optimizer.nesterov", optimizer.nesterov);
+  } else {
+    if (optimizer.kind != Kind::kAdagrad) {
+      add("optimizer.beta1", optimizer.beta1);
+      add("optimizer.beta2", optimizer.beta2);
+    }
+    add("optimizer.epsilon", optimizer.epsilon);
   }
   add("checkpoint.folder", job.checkpoint.folder);
   if (!job.checkpoint.folder.empty()) {
     add("checkpoint.every_steps", job.checkpoint.every_steps);
     add("checkpoint.keep", job.checkpoint.keep);
     add("checkpoint.resume", job.checkpoint.resume);
+    add("checkpoint.best", job.checkpoint.best);
   }
   std::vector<std::string> settings;
   for (const auto& [name, value] : values) settings.push_back(name + "=" + value);

@@ -34,7 +34,7 @@ struct DataSpec {
 };
 
 struct OptimizerSpec {
-  enum class Kind : std::uint8_t { kSgd, kAdamW } kind = Kind::kSgd;
+  enum class Kind : std::uint8_t { kSgd, kAdamW, kAdam, kLamb, kAdagrad } kind = Kind::kSgd;
   enum class Schedule : std::uint8_t { kConstant, kLinear, kCosine, kStep } schedule = Schedule::kConstant;  // train/schedule.h
   double learning_rate = .05;
   std::int64_t warmup_steps = 0;  // the rate grows linearly over the first ones
@@ -45,18 +45,26 @@ struct OptimizerSpec {
   double clip_norm = 0;  // the most that the norm of all gradients may be; 0: whatever it is
   double momentum = .9;  // sgd
   double weight_decay = 0;
-  double beta1 = .9, beta2 = .999, epsilon = 1e-8;  // adamw
+  double beta1 = .9, beta2 = .999;  // adamw, adam, lamb
+  double epsilon = 1e-8;            // these and adagrad
+  bool nesterov = false;            // sgd
+  bool decay_matrices = false;      // weight decay is for parameters of two dimensions and more, not for biases and gains of norms
+  double average = 0;               // a moving average of the parameters, which is what is counted with; 0: none
 };
 
 // How the algorithm of a sum over ranks is chosen: small and large ones by another each; or the fastest by what messages cost between the
 // ranks, as it was measured in an earlier training on the same machines, or when this one begins (docs/collectives.md).
 enum class ChooseBy : std::uint8_t { kFixedSizes, kKeptCosts, kMeasuredCosts };
 
+// What happens to a step whose loss or gradients are no numbers: the training ends, or the step changes nothing and is counted.
+enum class NanPolicy : std::uint8_t { kStop, kSkip };
+
 struct CheckpointSpec {
   std::string folder;            // empty: none are written
   std::int64_t every_steps = 0;  // 0: only at the end
   std::int64_t keep = 3;         // the newest so many
   bool resume = true;            // begin at the newest one that is there
+  bool best = false;             // the one with the smallest held-out loss is kept in FOLDER/best besides
 };
 
 struct TrainJob {
@@ -80,6 +88,13 @@ struct TrainJob {
   std::int64_t evaluate_batch = 0;     // samples at a time on each rank; 0: as a step has
   std::int64_t timeout = 30 * 60;      // seconds that a rank waits for the others in one sum; 0: for ever
   ChooseBy choose_by = ChooseBy::kFixedSizes;
+  std::int64_t evaluate_every = 0;  // steps; 0: at the end only
+  std::int64_t patience = 0;        // evaluations without a smaller held-out loss, after which the training ends; 0: any
+  NanPolicy nan = NanPolicy::kStop;
+  bool anatomy = false;     // where the steps' time goes and MFU, of each rank (train/anatomy.h)
+  std::string metrics;      // a file of JSON lines (train/metrics.h); empty: none
+  std::string tensorboard;  // a folder for event files; empty: none
+  std::string trace;        // a file for the trace of one step; empty: none
 };
 
 // All keys with their defaults.

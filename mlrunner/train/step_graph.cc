@@ -1,5 +1,6 @@
 #include "mlrunner/train/step_graph.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -7,6 +8,7 @@
 
 #include "base/escape.h"
 #include "mlrunner/graph/grad.h"
+#include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/optimizers.h"
 #include "mlrunner/graph/passes/pass.h"
@@ -38,12 +40,26 @@ Result<Learnt> Build(Builder& b, const TrainJob& job, const Samples& samples, bo
 }
 
 void Update(Builder& b, const OptimizerSpec& spec, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients) {
-  if (spec.kind == OptimizerSpec::Kind::kSgd) {
-    ApplySgd(b, parameters, gradients, spec.learning_rate, {.momentum = spec.momentum, .weight_decay = spec.weight_decay});
-  } else {
-    ApplyAdamW(b, parameters, gradients, spec.learning_rate,
-               {.beta1 = spec.beta1, .beta2 = spec.beta2, .epsilon = spec.epsilon, .weight_decay = spec.weight_decay});
+  const DecayOf decay_of = spec.decay_matrices ? DecayOf::kMatrices : DecayOf::kAll;
+  const double rate = spec.learning_rate, decay = spec.weight_decay, beta1 = spec.beta1, beta2 = spec.beta2, epsilon = spec.epsilon;
+  switch (spec.kind) {
+    case OptimizerSpec::Kind::kSgd:
+      ApplySgd(b, parameters, gradients, rate, {spec.momentum, decay, spec.nesterov, decay_of});
+      break;
+    case OptimizerSpec::Kind::kAdamW:
+      ApplyAdamW(b, parameters, gradients, rate, {beta1, beta2, epsilon, decay, decay_of});
+      break;
+    case OptimizerSpec::Kind::kAdam:
+      ApplyAdam(b, parameters, gradients, rate, {beta1, beta2, epsilon, decay, decay_of});
+      break;
+    case OptimizerSpec::Kind::kLamb:
+      ApplyLamb(b, parameters, gradients, rate, {beta1, beta2, epsilon, decay, decay_of});
+      break;
+    case OptimizerSpec::Kind::kAdagrad:
+      ApplyAdagrad(b, parameters, gradients, rate, {epsilon, decay, decay_of});
+      break;
   }
+  if (spec.average > 0) AverageParameters(b, parameters, spec.average);
 }
 
 Result<Graph> Finish(Builder& b, Dtype dtype) {
@@ -65,6 +81,8 @@ Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_
   std::vector<Gradient> gradients = Grad(learnt.loss, {parameters.begin(), parameters.end()});
   std::vector<Value> loss{learnt.loss};
   const bool several = job.micro_batches > 1, clips = job.optimizer.clip_norm > 0;
+  // What every update waits for.
+  const bool skips = job.nan == NanPolicy::kSkip, waits = clips || skips;
   // Micro-batches are summed here before ranks are.
   if (several)
     gradients =
@@ -73,17 +91,32 @@ Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_
     BucketOptions buckets{.group = kDataAxis, .bytes = job.bucket_bytes};
     if (several) buckets.sum_in = BesideLastScope(b, parameters);
     // A norm is of all sums, so nobody gains by waiting for some only.
-    if (clips) buckets.read_in = BetweenScope(b, parameters);
+    if (waits) buckets.read_in = BetweenScope(b, parameters);
     gradients = SumOverRanks(b, parameters, gradients, &loss, buckets);
   }
+  std::vector<Value> squares;
+  if (WatchesGradients(job))
+    squares = SquaresOf(b, parameters, gradients,
+                        [&](const Parameter& parameter) { return waits ? BetweenScope(b, parameters) : UpdateScope(b, parameter); });
   if (clips) gradients = ClipByGlobalNorm(b, parameters, gradients, job.optimizer.clip_norm);
   b.Output("loss", loss[0]);
+  for (std::size_t i = 0; i < squares.size() && b.status().ok(); ++i) b.Output(b.graph().state(parameters[i].state).name, squares[i]);
+  std::optional<Builder::GuardAssigns> guard;
+  if (skips && b.status().ok()) {
+    auto between = b.With(BetweenScope(b, parameters));
+    Value all = loss[0];
+    for (const Value& square : squares) all = all + square;
+    guard.emplace(b, IsFinite(all));
+  }
   Update(b, job.optimizer, parameters, gradients);
+  guard.reset();
   ASSIGN_OR_RETURN(Graph graph, Finish(b, job.dtype));
   if (ranks > 1) graph = OverlapCollectives(graph);
   RETURN_IF_ERROR(Check(graph));
   return graph;
 }
+
+bool WatchesGradients(const TrainJob& job) { return job.nan == NanPolicy::kSkip || !job.metrics.empty() || !job.tensorboard.empty(); }
 
 Program StepProgram(const Graph& graph, std::int32_t micro_batches) {
   Program program, once;

@@ -101,6 +101,8 @@ Status MakeAbsolute(std::string* folder, const dag::Settings& settings, const st
 Result<std::string> RunRank(dag::GangContext& gang, dag::TaskContext& task, const Inputs& inputs, TrainJob job,
                             const TrainOptions& options) {
   RETURN_IF_ERROR(MakeAbsolute(&job.checkpoint.folder, *task.settings, gang.machine()));
+  for (std::string* path : {&job.metrics, &job.tensorboard, &job.trace})
+    if (!path->empty() && !path->starts_with('/')) *path = task.settings->work_dir + "/" + *path;
   Trained trained;
   TrainHooks hooks;
   hooks.run = RunOf(*task.settings, inputs.training.value);  // a program may train again and again

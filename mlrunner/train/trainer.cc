@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <mutex>
 #include <numeric>
@@ -20,11 +21,13 @@
 #include "mlrunner/data/sampler.h"
 #include "mlrunner/gpu/kernels.h"
 #include "mlrunner/graph/optimizers.h"
+#include "mlrunner/train/anatomy.h"
 #include "mlrunner/train/batch_tensors.h"
 #include "mlrunner/train/checkpoint.h"
 #include "mlrunner/train/checkpoint_parts.h"
 #include "mlrunner/train/checkpoint_reader.h"
 #include "mlrunner/train/family.h"
+#include "mlrunner/train/metrics.h"
 #include "mlrunner/train/pace.h"
 #include "mlrunner/train/saver.h"
 #include "mlrunner/train/schedule.h"
@@ -118,14 +121,18 @@ class Rank {
       Watch();  // nobody else notices: with several ranks the communicator does, and ends what waits
     }
     RETURN_IF_ERROR(CompileStep());
+    RETURN_IF_ERROR(OpenFiles());
     RETURN_IF_ERROR(Steps());
+    RETURN_IF_ERROR(TellAnatomy());
     if (hooks_.on_parameter && gang_.rank() == 0) {
       for (const StateInfo& state : graph_.states)
         if (state.kind == StateKind::kParameter) hooks_.on_parameter(state.name, states_.Get(state.name));
     }
-    if (data_.held_out == nullptr) return {};
-    Watch();  // no sum is waited for any more, so that the communicator would not say it
-    return Count();
+    if (data_.held_out != nullptr && counted_ != step_) {
+      Watch();  // no sum is waited for any more, so that the communicator would not say it
+      RETURN_IF_ERROR(CountHeldOut());
+    }
+    return metrics_ == nullptr ? Status() : metrics_->Flush();
   }
 
   // From now on Lost() says whether the job was cancelled or a peer is gone.
@@ -167,15 +174,13 @@ class Rank {
   }
 
   void MakeSaver() {
-    if (job_.checkpoint.folder.empty()) return;
-    Saver::Options options{.files = files_,
-                           .folder = job_.checkpoint.folder,
-                           .keep = job_.checkpoint.keep,
-                           .stands_on = saved_,
-                           .forming = gang_.epoch(),
-                           .rank = gang_.rank()};
+    if (!job_.checkpoint.folder.empty()) saver_ = MakeSaverFor(job_.checkpoint.folder, job_.checkpoint.keep, saved_);
+  }
+  std::unique_ptr<Saver> MakeSaverFor(const std::string& folder, std::int64_t keep, std::int64_t stands_on) {
+    Saver::Options options{
+        .files = files_, .folder = folder, .keep = keep, .stands_on = stands_on, .forming = gang_.epoch(), .rank = gang_.rank()};
     if (together_) options.exchange = Exchanging();
-    saver_ = std::make_unique<Saver>(std::move(options));
+    return std::make_unique<Saver>(std::move(options));
   }
 
   Status TryFolder() {
@@ -266,6 +271,9 @@ class Rank {
     steps_in_all_ = StepsInAll();
     summary_.resumed_from = step_;
     summary_.loss = checkpoint.loss;
+    best_step_ = summary_.best_step = checkpoint.best_step;
+    best_loss_ = checkpoint.best_loss;
+    if (best_step_ >= 0) summary_.best_loss = best_loss_;
     return {};
   }
 
@@ -351,7 +359,46 @@ class Rank {
     return {};
   }
 
+  // What is written beside the steps, and whether it can be.
+  Status OpenFiles() {
+    if (job_.evaluate_every > 0 && data_.held_out == nullptr)
+      return Status(Code::kUserError, "TRAIN07",
+                    fmt::format("train.evaluate_every is {}, and there is nothing to evaluate on", job_.evaluate_every),
+                    "no samples are held out", "give Train a second dataset, or leave the key out");
+    if (!job_.trace.empty()) RETURN_IF_ERROR(WriteTrace(""));
+    if (job_.anatomy && job_.dtype == Dtype::kF32) {
+      ASSIGN_OR_RETURN(anatomy_.peak_flops, PeakFlops(Kernels(), Options()));
+    }
+    anatomy_.step_flops = FlopsOf(graph_, {rows_}, StepProgram(graph_, job_.micro_batches));
+    if (gang_.rank() != 0 || (job_.metrics.empty() && job_.tensorboard.empty())) return {};
+    ASSIGN_OR_RETURN(metrics_, Metrics::Open(job_.metrics, job_.tensorboard));
+    return {};
+  }
+
+  Status WriteTrace(const std::string& text) const {
+    const std::string path = job_.trace + (gang_.rank() == 0 ? "" : ".rank" + std::to_string(gang_.rank()));
+    std::ofstream file(path, std::ios::binary);
+    file << text;
+    file.close();
+    if (file) return {};
+    return Status(Code::kUserError, "TRAIN07", "the trace of a step cannot be written to " + storage::QuotedPath(path),
+                  "its folder is missing, full or not ours", "name another file in train.trace");
+  }
+
+  // Where the time of the steps went, of all ranks. A save may exchange too: it has ended.
+  Status TellAnatomy() {
+    if (!job_.anatomy) return {};
+    RETURN_IF_ERROR(Saved(Wait::kYes));
+    ASSIGN_OR_RETURN(const std::vector<std::string> all, gang_.Exchange(mlrunner::Encode(anatomy_)));
+    for (const std::string& bytes : all) {
+      ASSIGN_OR_RETURN(const RankAnatomy rank, DecodeRankAnatomy(bytes));
+      summary_.anatomy.push_back(rank);
+    }
+    return {};
+  }
+
   bool IsOver() const {
+    if (summary_.stopped_early) return true;
     if (job_.steps > 0) return step_ >= job_.steps;
     return position_.epoch >= job_.epochs || (position_.epoch == job_.epochs - 1 && position_.offset >= samples_);
   }
@@ -380,7 +427,9 @@ class Rank {
     std::vector<BatchTensors> tensors;
     for (std::int32_t i = 0; i < job_.micro_batches; ++i) tensors.emplace_back(*data_.training, rows_, job_.dtype);
     std::int64_t taken = 0;
+    summary_.stopped_early = PatienceIsOver(step_);
     for (; !IsOver(); ++step_) {
+      const auto begun = Clock::now();
       RETURN_IF_ERROR(Lost());
       RETURN_IF_ERROR(Saved(Wait::kNo));
       SetLearningRate();
@@ -402,20 +451,33 @@ class Rank {
         inputs.micro_batches.push_back(mine.inputs());
         inputs.sample_offsets.push_back(inputs.run.sample_offset + part.begin);
       }
-      if (hooks_.times != nullptr) {
-        hooks_.times->clear();
-        inputs.times = hooks_.times;
+      if (hooks_.times != nullptr || job_.anatomy || metrics_ != nullptr || !job_.trace.empty()) {
+        inputs.times = hooks_.times != nullptr ? hooks_.times : &times_;
+        inputs.times->clear();
       }
+      StepFigures figures{.step = step_ + 1, .epoch = position_.epoch, .learning_rate = rate_};
+      figures.seconds.data = SecondsSince(begun);
       auto outputs = executable_->Run(inputs, states_);
       if (!outputs.ok()) return outputs.status().WithContext(fmt::format("step {}", step_));
-      summary_.loss = Scalar(outputs->outputs[0][0]);
-      if (!std::isfinite(summary_.loss)) {
+      figures.loss = Scalar(outputs->outputs[0][0]);
+      const std::string wrong = WhatIsNoNumber(figures.loss, outputs->outputs[0], &figures.gradient_norm);
+      if (job_.nan == NanPolicy::kSkip && !wrong.empty()) {
+        RETURN_IF_ERROR(Skipped(wrong));
+      } else {
+        skipped_in_a_row_ = 0;
+        summary_.loss = figures.loss;
+      }
+      if (!std::isfinite(summary_.loss) && job_.nan == NanPolicy::kStop) {
         const std::string spoilt = Spoilt();
         return NoNumber(step_, fmt::format("the loss is {}", summary_.loss),
                         spoilt.empty() ? "all parameters are still numbers" : "after its update " + spoilt);
       }
-      if (hooks_.on_step) hooks_.on_step(step_, summary_.loss);
+      if (hooks_.on_step) hooks_.on_step(step_, figures.loss);
       taken += count;
+      figures.seconds.all = SecondsSince(begun);
+      figures.samples_per_s = static_cast<double>(count) / figures.seconds.all;
+      if (inputs.times != nullptr) RETURN_IF_ERROR(Tell(*inputs.times, figures));
+      if (job_.evaluate_every > 0 && (step_ + 1) % job_.evaluate_every == 0) RETURN_IF_ERROR(EvaluateOnTheWay(step_ + 1));
       if (job_.checkpoint.every_steps > 0 && (step_ + 1) % job_.checkpoint.every_steps == 0) {
         RETURN_IF_ERROR(Save(step_ + 1));
       }
@@ -436,8 +498,88 @@ class Rank {
     if (taken == 0) return {};
     // No loss of a next step tells what the last update has done.
     if (const std::string spoilt = Spoilt(); !spoilt.empty()) return NoNumber(step_ - 1, spoilt, "its loss was a number");
+    if (!job_.trace.empty() && !trace_.empty()) RETURN_IF_ERROR(WriteTrace(trace_));
+    if (job_.evaluate_every > 0 && counted_ != step_) RETURN_IF_ERROR(EvaluateOnTheWay(step_));
     if (saved_ != step_) RETURN_IF_ERROR(Save(step_));
     return Saved(Wait::kYes);
+  }
+
+  // What of a step is no number, in words, and the norm of all gradients where the step gives their squares. Losses and gradients are sums
+  // over the ranks: all find the same.
+  std::string WhatIsNoNumber(double loss, const std::vector<Tensor>& outputs, double* norm) const {
+    *norm = std::numeric_limits<double>::quiet_NaN();
+    std::string wrong = std::isfinite(loss) ? "" : fmt::format("the loss is {}", loss);
+    if (!WatchesGradients(job_)) return wrong;
+    double sum = 0;
+    std::size_t bad = 0;
+    std::string first;
+    for (std::size_t i = 1; i < outputs.size(); ++i) {
+      const double squares = Scalar(outputs[i]);
+      sum += squares;
+      if (!std::isfinite(squares) && bad++ == 0) first = graph_.outputs[i].name;
+    }
+    *norm = std::sqrt(sum);
+    if (bad > 0)
+      wrong += fmt::format("{}{} of {} gradients hold what is no number or too large, the first is that of {}", wrong.empty() ? "" : "; ",
+                           bad, outputs.size() - 1, first);
+    return wrong;
+  }
+
+  Status Skipped(const std::string& why) {
+    constexpr std::int64_t kInARowMax = 100;
+    if (++summary_.skipped == 1 && gang_.rank() == 0) Warn(fmt::format("step {} is skipped: {}", step_, why));
+    if (metrics_ != nullptr) RETURN_IF_ERROR(metrics_->AddSkipped(step_ + 1, why));
+    if (++skipped_in_a_row_ < kInARowMax) return {};
+    return NoNumber(step_, why, fmt::format("it is the {}th step in a row that train.nan = \"skip\" has left out", kInARowMax));
+  }
+
+  // What the files that are written beside the steps get of one.
+  Status Tell(const std::vector<OpTime>& times, StepFigures& figures) {
+    constexpr std::int64_t kTracedStep = 10;  // by then memory and threads are warm
+    AddTimes(times, &figures.seconds);
+    for (auto part : {&StepSeconds::all, &StepSeconds::data, &StepSeconds::compute, &StepSeconds::communication, &StepSeconds::optimizer})
+      anatomy_.seconds.*part += figures.seconds.*part;
+    if (!job_.trace.empty() && anatomy_.steps <= kTracedStep) trace_ = ChromeTrace(times, gang_.rank(), step_ + 1);
+    ++anatomy_.steps;
+    return metrics_ == nullptr ? Status() : metrics_->Add(figures);
+  }
+
+  bool PatienceIsOver(std::int64_t steps) const {
+    return job_.patience > 0 && best_step_ >= 0 && (steps - best_step_) / job_.evaluate_every >= job_.patience;
+  }
+
+  // Evaluates, and keeps the best. A save may exchange too: it ends first.
+  Status EvaluateOnTheWay(std::int64_t steps) {
+    RETURN_IF_ERROR(Saved(Wait::kYes));
+    RETURN_IF_ERROR(CountHeldOut());
+    counted_ = steps;
+    const bool is_best = std::isfinite(summary_.held_out_loss) && (best_step_ < 0 || summary_.held_out_loss < best_loss_);
+    if (metrics_ != nullptr)
+      RETURN_IF_ERROR(metrics_->Add(Evaluation{steps, summary_.held_out_loss, summary_.held_out_hits, summary_.held_out_labels, is_best}));
+    if (gang_.rank() == 0)
+      gang_.Report(
+          fmt::format("step {} of {}, held-out loss {:.4f}{}", steps, steps_in_all_, summary_.held_out_loss, is_best ? ", the best" : ""));
+    if (is_best) {
+      const std::int64_t before = best_step_;
+      best_step_ = summary_.best_step = steps;
+      best_loss_ = summary_.best_loss = summary_.held_out_loss;
+      RETURN_IF_ERROR(SaveBest(steps, before));
+    }
+    summary_.stopped_early = PatienceIsOver(steps);
+    return {};
+  }
+
+  // Into a folder of its own, where it takes the place of the best one before.
+  Status SaveBest(std::int64_t steps, std::int64_t before) {
+    if (!job_.checkpoint.best || saver_ == nullptr) return {};
+    const std::string folder = job_.checkpoint.folder + "/best";
+    if (best_saver_ == nullptr) {
+      RETURN_IF_ERROR(MakeCheckpointFolder(*files_, folder));
+      best_saver_ = MakeSaverFor(folder, 1, before);
+    }
+    if (!together_ && gang_.rank() != 0) return {};
+    best_saver_->Begin(About(steps), WrittenHere(steps));
+    return best_saver_->Take().status();
   }
 
   // Before the first step of an epoch, or what is left of one: tells the samples which of them this rank will ask for.
@@ -498,17 +640,22 @@ class Rank {
     auto mine = WrittenHere(steps);
     const bool can = mine.ok();
     if (!together_ && can && mine->empty()) return {};
-    saver_->Begin({.step = steps,
-                   .position = position_,
-                   .seed = job_.seed,
-                   .tensors = {},
-                   .vocabulary = data_.training->vocabulary_hash(),
-                   .data = training_hash_,
-                   .samples = samples_,
-                   .run = hooks_.run,
-                   .loss = summary_.loss},
-                  std::move(mine));
+    saver_->Begin(About(steps), std::move(mine));
     return can ? Status() : Saved(Wait::kYes);
+  }
+
+  Checkpoint About(std::int64_t steps) const {
+    return {.step = steps,
+            .position = position_,
+            .seed = job_.seed,
+            .tensors = {},
+            .vocabulary = data_.training->vocabulary_hash(),
+            .data = training_hash_,
+            .samples = samples_,
+            .run = hooks_.run,
+            .loss = summary_.loss,
+            .best_step = best_step_,
+            .best_loss = best_loss_};
   }
 
   enum class Wait : std::uint8_t { kNo, kYes };
@@ -530,27 +677,58 @@ class Rank {
     return {};
   }
 
-  // The held-out samples, each on one rank; counts and sums of all ranks.
-  Status Count() {
+  // What counts the held-out samples of this rank, made once.
+  struct Counting {
+    std::vector<std::int64_t> mine;
+    std::int64_t rows = 0;
+    Graph graph;
+    std::unique_ptr<Executable> executable;
+    std::unique_ptr<BatchTensors> tensors;
+  };
+  Status MakeCounting() {
     const Samples& samples = *data_.held_out;
     const Share share = ShareOf(samples.count(), gang_.rank(), gang_.ranks());
-    std::vector<std::int64_t> mine(static_cast<std::size_t>(share.count));
-    std::iota(mine.begin(), mine.end(), share.begin);
+    auto counting = std::make_unique<Counting>();
+    counting->mine.resize(static_cast<std::size_t>(share.count));
+    std::iota(counting->mine.begin(), counting->mine.end(), share.begin);
+    counting->rows = std::max<std::int64_t>(1, std::min(job_.evaluate_batch > 0 ? job_.evaluate_batch : rows_, share.count));
+    ASSIGN_OR_RETURN(const Graph graph, CountGraph(job_, samples));
+    counting->graph = Laid(graph);
+    ASSIGN_OR_RETURN(counting->executable,
+                     Compile(counting->graph, {counting->rows}, DefaultProgram(counting->graph), Kernels(), Options()));
+    counting->tensors = std::make_unique<BatchTensors>(samples, counting->rows, job_.dtype);
+    counting_ = std::move(counting);
+    return {};
+  }
+
+  // The averages in the places of the parameters, and what else the counting reads.
+  StateStore Averaged() const {
+    StateStore averaged;
+    for (const StateInfo& state : graph_.states) {
+      if (state.kind != StateKind::kParameter && state.kind != StateKind::kStatistic) continue;
+      Tensor value = states_.Get(state.kind == StateKind::kParameter ? state.name + kAverage : state.name);
+      if (!value.bytes.empty()) averaged.Set(state.name, std::move(value));  // else no step was made: it begins as it does
+    }
+    return averaged;
+  }
+
+  // The held-out samples, each on one rank; counts and sums of all ranks.
+  Status CountHeldOut() {
+    if (counting_ == nullptr) RETURN_IF_ERROR(MakeCounting());
+    const Samples& samples = *data_.held_out;
+    const std::span<const std::int64_t> mine(counting_->mine);
     RETURN_IF_ERROR(data_.held_out->Prepare(mine));
-    const std::int64_t rows = std::max<std::int64_t>(1, std::min(job_.evaluate_batch > 0 ? job_.evaluate_batch : rows_, share.count));
-    ASSIGN_OR_RETURN(Graph graph, CountGraph(job_, samples));
-    graph = Laid(graph);
-    ASSIGN_OR_RETURN(auto executable, Compile(graph, {rows}, DefaultProgram(graph), Kernels(), Options()));
-    BatchTensors tensors(samples, rows, job_.dtype);
+    StateStore averaged;
+    const bool averages = job_.optimizer.average > 0;
+    if (averages) averaged = Averaged();
     double loss = 0, hits = 0;
-    for (std::int64_t done = 0; done < share.count; done += rows) {
+    for (std::size_t done = 0; done < mine.size(); done += static_cast<std::size_t>(counting_->rows)) {
       RETURN_IF_ERROR(Lost());
-      tensors.Fill(std::span(mine).subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(std::min(rows, share.count - done))), 0,
-                   1);
+      counting_->tensors->Fill(mine.subspan(done, std::min(static_cast<std::size_t>(counting_->rows), mine.size() - done)), 0, 1);
       RunInputs inputs;
-      inputs.micro_batches[0] = tensors.inputs();
+      inputs.micro_batches[0] = counting_->tensors->inputs();
       inputs.run.seed = job_.seed;
-      auto outputs = executable->Run(inputs, states_);
+      auto outputs = counting_->executable->Run(inputs, averages ? averaged : states_);
       if (!outputs.ok()) return outputs.status().WithContext("counting the held-out samples");
       loss += Scalar(outputs->outputs[0][0]);
       hits += Scalar(outputs->outputs[0][1]);
@@ -561,6 +739,8 @@ class Rank {
     writer.Fixed(static_cast<std::int64_t>(std::llround(hits)));
     writer.Fixed(samples.NumLabels(mine));
     ASSIGN_OR_RETURN(std::vector<std::string> all, gang_.Exchange(std::move(bytes)));
+    summary_.held_out_loss = 0;
+    summary_.held_out_hits = summary_.held_out_labels = 0;
     for (const std::string& each : all) {
       ByteReader reader(each);
       summary_.held_out_loss += reader.Fixed<double>();
@@ -598,7 +778,16 @@ class Rank {
   std::shared_ptr<Gpu> gpu_;                // null: the CPU computes
   std::unique_ptr<Executable> executable_;  // it uses the ranks' memory, and goes first
   TrainSummary summary_;
-  std::unique_ptr<Saver> saver_;  // null: no checkpoints
+  std::unique_ptr<Counting> counting_;
+  std::int64_t counted_ = -1;    // after so many steps the held-out samples were counted last
+  std::int64_t best_step_ = -1;  // after which the held-out loss was smallest; -1: nothing was evaluated on the way
+  double best_loss_ = 0;         // then
+  std::int64_t skipped_in_a_row_ = 0;
+  std::unique_ptr<Metrics> metrics_;  // rank 0's; null: none are written
+  std::vector<OpTime> times_;         // of the last step
+  RankAnatomy anatomy_;
+  std::string trace_;                          // of the last step that was traced
+  std::unique_ptr<Saver> saver_, best_saver_;  // null: no checkpoints
   bool watches_ = false;
   std::mutex mutex_;  // of what follows
   Status lost_;

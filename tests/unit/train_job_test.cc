@@ -39,6 +39,11 @@ TEST_F(TrainJobFile, SaysWhatIsTrained) {
   EXPECT_EQ(job.optimizer.learning_rate, .125);
   EXPECT_EQ(job.optimizer.momentum, 0);
   EXPECT_EQ(job.checkpoint.folder, "/folder/here");
+  auto files = Parse("[train]\nmetrics = \"m.jsonl\"\ntensorboard = \"t\"\ntrace = \"/abs\"\n");
+  ASSERT_TRUE(files.ok()) << files.status().ToString();
+  EXPECT_EQ(files->job.metrics, "/folder/m.jsonl");
+  EXPECT_EQ(files->job.tensorboard, "/folder/t");
+  EXPECT_EQ(files->job.trace, "/abs");
 }
 
 // An executor has neither the file nor the folder: the call that it gets says everything.
@@ -114,6 +119,14 @@ TEST_F(TrainJobFile, MistakesAreNamedWithTheirPlace) {
            Case{"[train]\ntimeout = 9223372036854775807\n", "SPEC02", "it lies in [0, "},
            Case{"[train]\nchoose_by = \"costs\"\n", "SPEC02", "fixed-sizes, kept-costs, measured-costs"},
            Case{"[checkpoint]\nkeep = 5\n", "SPEC02", "no checkpoint.folder"},
+           Case{"[optimizer]\nkind = \"adamax\"\n", "SPEC02", "sgd, adamw, adam, lamb, adagrad"},
+           Case{"[optimizer]\nkind = \"adagrad\"\nbeta1 = 0.5\n", "SPEC02", "belongs to \"adamw\" and \"adam\" and \"lamb\""},
+           Case{"[optimizer]\nnesterov = true\nmomentum = 0\n", "SPEC02", "without a momentum it is plain SGD"},
+           Case{"[optimizer]\naverage = 1.0\n", "SPEC02", "[0, 1)"},
+           Case{"[optimizer]\ndecay_of = \"biases\"\n", "SPEC02", "all, matrices"},
+           Case{"[train]\npatience = 3\n", "SPEC02", "train.evaluate_every = 500"},
+           Case{"[train]\nnan = \"ignore\"\n", "SPEC02", "stop, skip"},
+           Case{"[checkpoint]\nfolder = \"c\"\nbest = true\n", "SPEC02", "nothing is evaluated on the way"},
            Case{"[train\n", "SPEC03", "no TOML"},
        }) {
     auto parsed = Parse(c.toml);
