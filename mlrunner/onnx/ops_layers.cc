@@ -50,7 +50,7 @@ Operands Gemm(NodeContext& c) {
 
 // --- windows ---
 
-constexpr std::int64_t kWindowMax = 1 << 20, kGroupsMax = 1 << 12, kStepsMax = 1 << 20, kPlacesMax = 1 << 24;
+constexpr std::int64_t kWindowMax = 1 << 20, kStepsMax = 1 << 20, kPlacesMax = 1 << 24;
 
 // Strides, paddings and the like, of two axes.
 struct Windows {
@@ -110,33 +110,20 @@ Operands Conv(NodeContext& c) {
     return c.Refuse(fmt::format("its kernel is {}", c.Show(w.shape())), "kernels are (K, C, R, S) here");
   auto windows = WindowsOf(c, x, {*w.dim(2).Constant(), *w.dim(3).Constant()});
   if (!windows) return {};
-  if (windows->dilation != std::vector<std::int64_t>{1, 1}) return c.Refuse("its kernel is dilated", "use a dilation of 1");
-  Conv2DOptions options{windows->stride, windows->low};
+  Conv2DOptions options{windows->stride, windows->low, windows->dilation};
   if (windows->low != windows->high) {
-    for (int i = 0; i < 2; ++i)
+    for (int i = 0; i < 2; ++i) {
       x = PadWith(x, 2 + i, windows->low[static_cast<std::size_t>(i)], windows->high[static_cast<std::size_t>(i)], 0);
+    }
     options.padding = {0, 0};
   }
-  const std::int64_t groups = c.node.Int("group", 1);
-  if (groups < 1 || groups > kGroupsMax)
-    return c.Refuse(fmt::format("it has {} groups, where 1 to {} are known", groups, kGroupsMax), "use fewer groups");
-  Value y;
-  if (groups == 1) {
-    y = Conv2D(x, w, options);
-  } else {
-    auto channels = x.dim(1).DividedBy(Dim(groups)), kernels = w.dim(0).DividedBy(Dim(groups));
-    if (!channels || !kernels) return c.Refuse(fmt::format("{} groups do not divide its channels", groups), "export the model again");
-    std::vector<Value> parts;
-    for (std::int64_t g = 0; g < groups; ++g) {
-      parts.push_back(Conv2D(SliceAxis(x, 1, *channels * Dim(g), *channels * Dim(g + 1)),
-                             SliceAxis(w, 0, *kernels * Dim(g), *kernels * Dim(g + 1)), options));
-    }
-    y = Concat(parts, 1);
+  options.groups = c.node.Int("group", 1);
+  if (c.Has(2)) {
+    Value bias = c.Val(2);
+    if (!bias.valid()) return {};
+    if (!IsZero(bias)) options.bias = bias;
   }
-  if (!y.valid() || !c.Has(2)) return {Operand::Of(y)};
-  Value bias = c.Val(2);
-  if (!bias.valid() || IsZero(bias)) return {Operand::Of(y)};
-  return {Operand::Of(y + Reshape(bias, {1, bias.dim(0), 1, 1}))};
+  return {Operand::Of(Conv2D(x, w, options))};
 }
 
 Operands Pool(NodeContext& c, bool largest) {
@@ -145,15 +132,17 @@ Operands Pool(NodeContext& c, bool largest) {
   auto windows = WindowsOf(c, x, c.node.Ints("kernel_shape"));
   if (!windows) return {};
   const Windows& w = *windows;
-  if (w.kernel[0] != w.kernel[1] || w.stride[0] != w.stride[1] || w.dilation != std::vector<std::int64_t>{1, 1}) {
-    return c.Refuse("its windows are not square, or dilated", "use square windows, equally far apart in both axes");
-  }
+  if (w.dilation != std::vector<std::int64_t>{1, 1}) return c.Refuse("its windows are dilated", "use a dilation of 1");
+  Pool2DOptions options{w.kernel, w.stride, w.low};
   Value padded = x;
-  for (std::size_t i = 0; i < 2; ++i) {
-    padded = PadWith(padded, 2 + static_cast<int>(i), w.low[i], w.high[i], largest ? -HUGE_VAL : 0.0);
+  if (w.low != w.high) {  // a padding of sides that differ is in a copy of the image
+    for (std::size_t i = 0; i < 2; ++i) {
+      padded = PadWith(padded, 2 + static_cast<int>(i), w.low[i], w.high[i], largest ? -HUGE_VAL : 0.0);
+    }
+    options.padding = {0, 0};
   }
-  if (largest) return {Operand::Of(MaxPool2D(padded, w.kernel[0], w.stride[0]))};
-  Value y = AvgPool2D(padded, w.kernel[0], w.stride[0]);
+  if (largest) return {Operand::Of(MaxPool2D(padded, options))};
+  Value y = AvgPool2D(padded, options);
   const bool pads = w.low != std::vector<std::int64_t>{0, 0} || w.high != std::vector<std::int64_t>{0, 0};
   if (!y.valid() || !pads || c.node.Int("count_include_pad", 0) != 0) return {Operand::Of(y)};
   // The mean is of what lies in the image: windows at the edge have fewer elements.
@@ -191,32 +180,23 @@ Operands BatchNormalization(NodeContext& c) {
   if (!x.valid() || !gain.valid() || !bias.valid()) return {};
   if (x.rank() < 2) return c.Refuse(fmt::format("it goes over {}", c.Show(x.shape())), "dimension 1 has the channels");
   const double epsilon = c.node.Float("epsilon", 1e-5), momentum = c.node.Float("momentum", .9);
-  Shape channels(x.rank(), Dim(1));
-  channels[1] = x.dim(1);
-  std::vector<std::int64_t> axes{0};
-  for (std::size_t i = 2; i < x.rank(); ++i) axes.push_back(static_cast<std::int64_t>(i));
   // Running statistics are initializers, and become states; what a run computes is taken as it is.
   StateId mean_state = c.s.statistic(c.node.inputs.at(3)), variance_state = c.s.statistic(c.node.inputs.at(4));
   const bool training = c.node.Int("training_mode", 0) != 0 || c.s.train_batch_norm;
-  Value mean, variance;
   if (training) {
-    mean = Mean(x, axes, true);
-    variance = Mean(Square(x - mean), axes, true);
+    const Moments moments = MomentsOf(x);
     auto update = [&](StateId state, const Value& now) {
       if (!state.valid() || !now.valid()) return;
       Value before = c.b.Read(state);
-      c.b.Assign(state, before * momentum + StopGradient(Reshape(now, before.shape())) * (1 - momentum));
+      c.b.Assign(state, before * momentum + StopGradient(now) * (1 - momentum));
     };
-    update(mean_state, mean);
-    update(variance_state, variance);
-  } else {
-    mean = mean_state.valid() ? c.b.Read(mean_state) : c.Val(3);
-    variance = variance_state.valid() ? c.b.Read(variance_state) : c.Val(4);
-    if (!mean.valid() || !variance.valid()) return {};
-    mean = Reshape(mean, channels);
-    variance = Reshape(variance, channels);
+    update(mean_state, moments.mean);
+    update(variance_state, moments.variance);
+    return {Operand::Of(BatchNorm(x, gain, bias, moments, {.epsilon = epsilon}))};
   }
-  return {Operand::Of((x - mean) * (Rsqrt(variance + epsilon) * Reshape(gain, channels)) + Reshape(bias, channels))};
+  Value mean = mean_state.valid() ? c.b.Read(mean_state) : c.Val(3);
+  Value variance = variance_state.valid() ? c.b.Read(variance_state) : c.Val(4);
+  return {Operand::Of(BatchNormInference(x, gain, bias, mean, variance, epsilon))};
 }
 
 Operands LayerNormalization(NodeContext& c) {
