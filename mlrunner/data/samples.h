@@ -9,7 +9,9 @@
 //
 // A model is of a family that learns from some of these kinds, data is of one that gives some (train/family.h).
 //
-// Owner: whoever loaded them. Thread rule: Prepare() belongs to one thread; between its calls any number of threads may read.
+// Owner: whoever loaded them. Thread rule: one thread at a time calls Prepare(), Fetch(), and Fill() behind it; a training calls the first
+// on the rank's thread and the others on the one that makes its batches (train/batches.h). What needs no Fetch() may be read by any number
+// of threads between two calls of Prepare().
 #pragma once
 
 #include <cstdint>
@@ -51,6 +53,9 @@ class Samples {
 
   // Which samples will be asked for until the next call: what does not lie in memory as a whole fetches them now.
   virtual Status Prepare(std::span<const std::int64_t>) { return {}; }
+  // Which of them are filled in next, those of one batch: what is too much to be held for all of them (pictures) is read and decoded now,
+  // and held until the next call. Errors name what is wrong with which file and sample.
+  virtual Status Fetch(std::span<const std::int64_t>) { return {}; }
   virtual void Fill(const FillCall& call) const = 0;
   // How many labels the samples `ids` have together, also of samples that other ranks have prepared: what a step's loss is the mean of.
   virtual std::int64_t NumLabels(std::span<const std::int64_t> ids) const {

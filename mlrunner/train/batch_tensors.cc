@@ -4,7 +4,7 @@
 
 namespace ropewalk::mlrunner {
 
-BatchTensors::BatchTensors(const Samples& samples, std::int64_t rows, Dtype dtype) : samples_(samples), rows_(rows) {
+BatchTensors::BatchTensors(Samples& samples, std::int64_t rows, Dtype dtype) : samples_(samples), rows_(rows) {
   auto add = [&](Dtype of, const std::vector<std::int64_t>& dims) {
     Tensor tensor{of, {rows}, {}};
     tensor.dims.insert(tensor.dims.end(), dims.begin(), dims.end());
@@ -15,7 +15,8 @@ BatchTensors::BatchTensors(const Samples& samples, std::int64_t rows, Dtype dtyp
   add(dtype, {});
 }
 
-void BatchTensors::Fill(std::span<const std::int64_t> ids, std::int64_t epoch, double weight) {
+Status BatchTensors::Fill(std::span<const std::int64_t> ids, std::int64_t epoch, double weight) {
+  RETURN_IF_ERROR(samples_.Fetch(ids));
   for (std::size_t field = 0; field + 1 < tensors_.size(); ++field) {
     Tensor& tensor = tensors_[field];
     samples_.Fill({.field = field, .ids = ids, .epoch = epoch, .dtype = tensor.dtype, .rows = tensor.bytes.data()});
@@ -31,6 +32,7 @@ void BatchTensors::Fill(std::span<const std::int64_t> ids, std::int64_t epoch, d
       reinterpret_cast<float*>(weights.bytes.data())[row] = static_cast<float>(value);
     }
   }
+  return {};
 }
 
 std::vector<const Tensor*> BatchTensors::inputs() const {

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/status.h"
 #include "mlrunner/data/samples.h"
 #include "mlrunner/executor/executor.h"
 
@@ -15,14 +16,15 @@ namespace ropewalk::mlrunner {
 
 class BatchTensors {
  public:
-  BatchTensors(const Samples& samples, std::int64_t rows, Dtype dtype);
+  BatchTensors(Samples& samples, std::int64_t rows, Dtype dtype);
 
-  // `ids` are this rank's, as many as there are rows at most; what is left is filled with zeros and counts nothing.
-  void Fill(std::span<const std::int64_t> ids, std::int64_t epoch, double weight);
+  // `ids` are this rank's, as many as there are rows at most; what is left is filled with zeros and counts nothing. Errors: what
+  // Samples::Fetch says.
+  Status Fill(std::span<const std::int64_t> ids, std::int64_t epoch, double weight);
   std::vector<const Tensor*> inputs() const;
 
  private:
-  const Samples& samples_;
+  Samples& samples_;
   std::int64_t rows_;
   std::vector<Tensor> tensors_;  // the last one holds the weights
 };

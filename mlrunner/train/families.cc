@@ -18,6 +18,9 @@ const ModelFamily& CnnFamily();
 const ModelFamily& ResNetFamily();
 const DataFamily& FashionMnistFamily();
 const DataFamily& TextFamily();
+const DataFamily& ImageFolderFamily();
+const DataFamily& CsvFamily();
+const DataFamily& RecordsFamily();
 
 const std::vector<const ModelFamily*>& ModelFamilies() {
   static const std::vector<const ModelFamily*> all = {
@@ -28,8 +31,7 @@ const std::vector<const ModelFamily*>& ModelFamilies() {
 
 const std::vector<const DataFamily*>& DataFamilies() {
   static const std::vector<const DataFamily*> all = {
-      &FashionMnistFamily(),
-      &TextFamily(),
+      &FashionMnistFamily(), &TextFamily(), &ImageFolderFamily(), &CsvFamily(), &RecordsFamily(),
   };
   return all;
 }

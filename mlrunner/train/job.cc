@@ -262,6 +262,7 @@ Result<TrainJob> ReadJob(const Config& config, bool on_dataset) {
   job.bucket_bytes = static_cast<std::size_t>(bucket_bytes);
   RETURN_IF_ERROR(Within(config, "train.threads", 0, 1024, &job.threads));
   RETURN_IF_ERROR(Within(config, "train.evaluate_batch", 0, 1 << 30, &job.evaluate_batch));
+  RETURN_IF_ERROR(Within(config, "train.prefetch", 0, 64, &job.prefetch));
   RETURN_IF_ERROR(Within(config, "train.timeout", 0, kCountMax / 1000, &job.timeout));
   RETURN_IF_ERROR(Choose(config, "train.choose_by", kChooseBy, &job.choose_by));
   RETURN_IF_ERROR(Within(config, "train.evaluate_every", 0, kCountMax, &job.evaluate_every));
@@ -304,6 +305,7 @@ std::vector<ConfigKey> TrainKeys() {
       {"train.deterministic", kSwitch, "true", "add gradients in the order of the ranks"},
       {"train.bucket_bytes", kBytes, "1M", "gradients travel in buckets of about so many bytes"},
       {"train.threads", kNumber, "0", "of each rank; 0: its share of the cores"},
+      {"train.prefetch", kNumber, "2", "batches that are made while a step computes; 0: each is made before its step"},
       {"train.evaluate_batch", kNumber, "0", "samples at a time when the held-out ones are counted; 0: as a step has"},
       {"train.timeout", kNumber, "1800", "seconds that a rank waits for the others in one sum; 0: for ever"},
       {"train.choose_by", kText, "fixed-sizes", "how sums are run: fixed-sizes; or by kept-costs or measured-costs of messages"},
@@ -412,6 +414,7 @@ std::vector<std::string> AsSettings(const TrainJob& job) {
   add("train.bucket_bytes", job.bucket_bytes);
   add("train.threads", job.threads);
   add("train.evaluate_batch", job.evaluate_batch);
+  add("train.prefetch", job.prefetch);
   add("train.timeout", job.timeout);
   for (const auto& way : kChooseBy)
     if (way.value == job.choose_by) add("train.choose_by", way.name);

@@ -86,6 +86,7 @@ struct TrainJob {
   std::size_t bucket_bytes = 1 << 20;  // gradients travel in buckets of about so many bytes
   std::int32_t threads = 0;            // of each rank; 0: the machine's cores, divided among its ranks
   std::int64_t evaluate_batch = 0;     // samples at a time on each rank; 0: as a step has
+  std::int32_t prefetch = 2;           // batches that are made while a step computes; 0: none, each is made before its step
   std::int64_t timeout = 30 * 60;      // seconds that a rank waits for the others in one sum; 0: for ever
   ChooseBy choose_by = ChooseBy::kFixedSizes;
   std::int64_t evaluate_every = 0;  // steps; 0: at the end only

@@ -23,6 +23,7 @@
 #include "mlrunner/graph/optimizers.h"
 #include "mlrunner/train/anatomy.h"
 #include "mlrunner/train/batch_tensors.h"
+#include "mlrunner/train/batches.h"
 #include "mlrunner/train/checkpoint.h"
 #include "mlrunner/train/checkpoint_parts.h"
 #include "mlrunner/train/checkpoint_reader.h"
@@ -252,7 +253,8 @@ class Rank {
     if (checkpoint.seed != job_.seed) return misfit(fmt::format("its train.seed was {} and is {} now", checkpoint.seed, job_.seed));
     const std::uint64_t vocabulary = data_.training->vocabulary_hash();
     if (checkpoint.vocabulary != 0 && vocabulary != 0 && checkpoint.vocabulary != vocabulary)
-      return misfit(fmt::format("it has learnt a text of other characters: what it takes for one is another in \"{}\"", job_.data.path));
+      return misfit(
+          fmt::format("it has learnt a text of other characters or tokens: what it takes for one is another in \"{}\"", job_.data.path));
     if (checkpoint.samples != 0 && checkpoint.samples != samples_)
       return misfit(fmt::format("it has learnt from {} samples, and there are {} now", checkpoint.samples, samples_));
     if (checkpoint.data != 0 && checkpoint.data != training_hash_)
@@ -423,9 +425,17 @@ class Rank {
     std::int64_t paced_step = step_;
     StepPace pace;
     const std::string resumed = summary_.resumed_from < 0 ? "" : fmt::format(", resumed at {}", summary_.resumed_from);
-    Sampler sampler(job_.seed, samples_);
-    std::vector<BatchTensors> tensors;
-    for (std::int32_t i = 0; i < job_.micro_batches; ++i) tensors.emplace_back(*data_.training, rows_, job_.dtype);
+    Batches batches(*data_.training,
+                    {.seed = job_.seed,
+                     .samples = samples_,
+                     .batch = batch_,
+                     .rows = rows_,
+                     .micro_batches = job_.micro_batches,
+                     .rank = gang_.rank(),
+                     .ranks = gang_.ranks(),
+                     .dtype = job_.dtype,
+                     .ahead = job_.prefetch},
+                    position_);
     std::int64_t taken = 0;
     summary_.stopped_early = PatienceIsOver(step_);
     for (; !IsOver(); ++step_) {
@@ -433,23 +443,19 @@ class Rank {
       RETURN_IF_ERROR(Lost());
       RETURN_IF_ERROR(Saved(Wait::kNo));
       SetLearningRate();
-      RETURN_IF_ERROR(PrepareEpoch(&sampler));
-      std::span<const std::int64_t> ids = sampler.Next(&position_, batch_);
-      const auto count = static_cast<std::int64_t>(ids.size());
-      const Share share = ShareOf(count, gang_.rank(), gang_.ranks());
-      const double weight = 1 / static_cast<double>(std::max<std::int64_t>(1, data_.training->NumLabels(ids)));
+      auto next = batches.Next();
+      if (!next.ok()) return next.status().WithContext(fmt::format("step {}", step_));
+      const StepBatch& batch = **next;
+      position_ = batch.behind;
+      const std::int64_t count = batch.count;
       RunInputs inputs;
       inputs.run = {.seed = job_.seed,
                     .step = static_cast<std::uint64_t>(step_),
-                    .sample_offset = position_.epoch * samples_ + position_.offset - count + share.begin};
+                    .sample_offset = position_.epoch * samples_ + position_.offset - count + batch.share.begin};
       inputs.micro_batches.clear();
-      for (std::int32_t i = 0; i < job_.micro_batches; ++i) {
-        const Share part = ShareOf(share.count, i, job_.micro_batches);
-        BatchTensors& mine = tensors[static_cast<std::size_t>(i)];
-        mine.Fill(ids.subspan(static_cast<std::size_t>(share.begin + part.begin), static_cast<std::size_t>(part.count)), position_.epoch,
-                  weight);
-        inputs.micro_batches.push_back(mine.inputs());
-        inputs.sample_offsets.push_back(inputs.run.sample_offset + part.begin);
+      for (std::size_t i = 0; i < batch.tensors.size(); ++i) {
+        inputs.micro_batches.push_back(batch.tensors[i].inputs());
+        inputs.sample_offsets.push_back(inputs.run.sample_offset + batch.cuts[i].begin);
       }
       if (hooks_.times != nullptr || job_.anatomy || metrics_ != nullptr || !job_.trace.empty()) {
         inputs.times = hooks_.times != nullptr ? hooks_.times : &times_;
@@ -582,21 +588,6 @@ class Rank {
     return best_saver_->Take().status();
   }
 
-  // Before the first step of an epoch, or what is left of one: tells the samples which of them this rank will ask for.
-  Status PrepareEpoch(Sampler* sampler) {
-    const SamplePosition at = position_.offset < samples_ ? position_ : SamplePosition{position_.epoch + 1, 0};
-    if (at.epoch == prepared_) return {};
-    prepared_ = at.epoch;
-    std::span<const std::int64_t> order = sampler->Order(at.epoch);
-    std::vector<std::int64_t> mine;
-    for (std::int64_t offset = at.offset; offset < samples_; offset += batch_) {
-      const Share share = ShareOf(std::min(batch_, samples_ - offset), gang_.rank(), gang_.ranks());
-      const auto first = order.begin() + offset + share.begin;
-      mine.insert(mine.end(), first, first + share.count);
-    }
-    return data_.training->Prepare(mine);
-  }
-
   // Which parameters are no numbers, in words; empty: none. Sums are the same on all ranks, so all of them find the same.
   std::string Spoilt() const {
     std::size_t parameters = 0, bad = 0;
@@ -686,7 +677,7 @@ class Rank {
     std::unique_ptr<BatchTensors> tensors;
   };
   Status MakeCounting() {
-    const Samples& samples = *data_.held_out;
+    Samples& samples = *data_.held_out;
     const Share share = ShareOf(samples.count(), gang_.rank(), gang_.ranks());
     auto counting = std::make_unique<Counting>();
     counting->mine.resize(static_cast<std::size_t>(share.count));
@@ -724,7 +715,9 @@ class Rank {
     double loss = 0, hits = 0;
     for (std::size_t done = 0; done < mine.size(); done += static_cast<std::size_t>(counting_->rows)) {
       RETURN_IF_ERROR(Lost());
-      counting_->tensors->Fill(mine.subspan(done, std::min(static_cast<std::size_t>(counting_->rows), mine.size() - done)), 0, 1);
+      const std::size_t count = std::min(static_cast<std::size_t>(counting_->rows), mine.size() - done);
+      if (const Status filled = counting_->tensors->Fill(mine.subspan(done, count), 0, 1); !filled.ok())
+        return filled.WithContext("counting the held-out samples");
       RunInputs inputs;
       inputs.micro_batches[0] = counting_->tensors->inputs();
       inputs.run.seed = job_.seed;
@@ -772,7 +765,6 @@ class Rank {
   std::uint64_t training_hash_ = 0;
   std::int64_t saved_ = -1;  // the step of the newest checkpoint that this training stands on, or is writing; -1: none
   SamplePosition position_;
-  std::int64_t prepared_ = -1;  // the epoch whose samples this rank has asked for
   double rate_ = -1;
   std::unique_ptr<collective::Communicator> ranks_;
   std::shared_ptr<Gpu> gpu_;                // null: the CPU computes
