@@ -11,6 +11,7 @@
 #include "job/init_with.h"
 #include "job/options.h"
 #include "job/report.h"
+#include "mlrunner/launch/torch.h"
 #include "mlrunner/train/arguments.h"
 #include "mlrunner/train/checkpoint_reader.h"
 #include "mlrunner/train/trainer.h"
@@ -85,6 +86,7 @@ void Print(const mlrunner::TrainSummary& s) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "torch") return launch::TorchMain({argv, argv + argc});
   Result<mlrunner::TrainArguments> arguments = Parse(argc, argv);
   if (!arguments.ok()) {
     job::PrintError(arguments.status(), job::FormOfErrors());

@@ -41,7 +41,7 @@ LIBRARIES = ["base/sim", "master/scheduler", "master/daemon", "worker/task", "wo
 # The rooms of mlrunner, lowest first: a room includes those before it only.
 ROOMS = ["mlrunner/types", "mlrunner/graph", "mlrunner/kernels", "mlrunner/executor", "mlrunner/tensors", "mlrunner/onnx"]
 ROOMS += ["mlrunner/models", "mlrunner/data"]
-LIBRARIES += [*ROOMS, "mlrunner/collective", "mlrunner/train", "mlrunner/gpu", "mlrunner/measure"]
+LIBRARIES += [*ROOMS, "mlrunner/collective", "mlrunner/launch", "mlrunner/train", "mlrunner/gpu", "mlrunner/measure"]
 PUBLIC = ("base", "dag", "job")
 PLUGIN = "mlrunner/gpu/plugin"
 HEAVY = re.compile(r"^(boost/(asio|beast)|rocksdb/|google/protobuf/)|\.pb\.h$")

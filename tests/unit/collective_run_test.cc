@@ -1,6 +1,8 @@
 // Real runs: the right numbers, the same bits on all ranks, the trace of virtual time, over every transport.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -88,7 +90,7 @@ Ran RunAll(Kind kind, const Plan& plan, std::int64_t count, bool in_place, std::
     }
     (*instance)->Record(&ran.trace[rank]);
     for (int round = 0; round < rounds && ran.statuses[rank].ok(); ++round) {
-      std::memcpy(in, ran.in[rank].data(), static_cast<std::size_t>(in_bytes));
+      std::copy_n(ran.in[rank].data(), in_bytes, in);
       if (!counts.empty()) ran.statuses[rank] = (*instance)->SetCounts(counts, count);
       if (ran.statuses[rank].ok()) ran.statuses[rank] = (*instance)->Bind(buffers);
       if (ran.statuses[rank].ok()) ran.statuses[rank] = (*instance)->Run();
