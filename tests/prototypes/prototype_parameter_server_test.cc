@@ -52,7 +52,8 @@ Graph LocalModel() {
   Parameter table = Table(b);
   Value loss = LossOf(Gather(table, ids), ratings);
   b.Output("loss", loss);
-  ApplySgd(b, {table}, Grad(loss, {table}), kRate);
+  // As the server does it: rows that come twice are added up before the update, not added to the table one after the other.
+  ApplySgd(b, {table}, {Grad(loss, {table})[0].Dense()}, kRate);
   return *b.Finish();
 }
 
