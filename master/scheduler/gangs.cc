@@ -63,6 +63,9 @@ std::string_view Name(GangEnd end) {
   return "unknown";
 }
 
+// With fewer ranks it is never formed.
+std::uint32_t LeastRanks(const dag::Stage& stage) { return stage.gang->ranks_min > 0 ? stage.gang->ranks_min : stage.tasks; }
+
 std::string Seconds(std::uint64_t ms) {
   return ms % 1000 == 0 ? Number(ms / 1000) + " s" : Number(ms / 1000) + "." + Number(ms / 100 % 10) + " s";
 }
@@ -95,13 +98,12 @@ void Scheduler::State::GangReady(JobRun& job, const StageRun& run) {
   if (gang.asked_at == 0) gang.asked_at = now;
   std::uint64_t room = 0;
   for (const auto& [id, worker] : workers) room += GangRoom(worker);
-  const std::uint32_t ranks_min = run.stage.gang->ranks_min;
   if (options.outputs_durable) {  // in one process no other machine will come
-    if ((ranks_min > 0 ? ranks_min : run.stage.tasks) > room) return Doom(job, Unplaced(job, run));
+    if (LeastRanks(run.stage) > room) return Doom(job, Unplaced(job, run));
     gang.enough = static_cast<std::uint32_t>(std::min<std::uint64_t>(run.stage.tasks, room));
   }
   gang.waiting_since = now;
-  if (ranks_min > 0) Wake(now + static_cast<TimeMs>(run.stage.gang->shrink_ms));
+  if (run.stage.gang->ranks_min > 0) Wake(now + static_cast<TimeMs>(run.stage.gang->shrink_ms));
   gang.spread_wait = false;
   Log(job, EventLine("gang_waits", now).Num("stage", run.key.stage.value).Num("ranks", run.stage.tasks));
   if (run.stage.gang->placement_ms > 0) Wake(now + static_cast<TimeMs>(run.stage.gang->placement_ms));
@@ -109,9 +111,7 @@ void Scheduler::State::GangReady(JobRun& job, const StageRun& run) {
 
 // With fewer ranks it is not formed now.
 std::uint32_t Scheduler::State::FewestRanks(const StageRun& run, const GangRun& gang) const {
-  const dag::GangStage& stage = *run.stage.gang;
-  if (stage.ranks_min == 0) return run.stage.tasks;
-  if (now >= gang.waiting_since + static_cast<TimeMs>(stage.shrink_ms)) return stage.ranks_min;
+  if (now >= gang.waiting_since + static_cast<TimeMs>(run.stage.gang->shrink_ms)) return LeastRanks(run.stage);
   return gang.enough == 0 ? run.stage.tasks : gang.enough;
 }
 
@@ -240,7 +240,6 @@ void Scheduler::State::FormGang(JobRun& job, StageRun& run, GangRun& gang, const
   gang.epoch = job.gang_epoch_next++;
   Journal(GangRecord{job.id, run.key.sequence, run.key.stage, job.gang_epoch_next, gang.failures, gang.restarts}, true);
   gang.phase = GangPhase::kRunning;
-  gang.ranks = ranks;
   gang.grow_to = 0;
   gang.enough = 0;
   gang.formed_at = now;
@@ -294,7 +293,7 @@ void Scheduler::State::On(const GangExchanged& event) {
     return RankOver(*job, run, rank, GangEnd::kProgram,
                     Status(Code::kUserError, "GANG05", "rank " + Number(rank) + " waits in an Exchange that another rank will never call",
                            "a rank has returned already", "let all ranks call Exchange equally often"));
-  if (gang.said.size() < gang.ranks) return;
+  if (gang.said.size() < gang.ranks()) return;
   auto values = std::make_shared<std::vector<std::string>>();
   for (auto& [said_by, bytes] : gang.said) values->push_back(std::move(bytes));
   std::set<ExecutorId> to;
@@ -319,13 +318,13 @@ void Scheduler::State::RankFinished(JobRun& job, StageRun& run, std::uint32_t ra
                "an Exchange needs every rank", "let all ranks call Exchange equally often"),
         rank);
   }
-  if (gang.finished < gang.ranks) return;
+  if (gang.finished < gang.ranks()) return;
   gang.phase = GangPhase::kWaiting;  // for nothing, unless what it was made from changes before its action is published
   // Not task by task: what some ranks of a forming made is worth nothing without the others.
   for (std::uint32_t task = 0; task < run.tasks.size(); ++task) {
     run.tasks[task].done = true;
     run.tasks[task].wanted = false;
-    run.tasks[task].winner = task < gang.ranks ? gang.won[task] : 0;  // of one that this forming had no room for: none
+    run.tasks[task].winner = task < gang.ranks() ? gang.won[task] : 0;  // of one that this forming had no room for: none
   }
   run.done = run.stage.tasks;
   run.ready.clear();
@@ -395,24 +394,24 @@ void Scheduler::State::GangReached(JobRun& job, const RunningTask& rank, std::ui
   GangRun& gang = job.gangs.at(rank.key);
   if (reached <= gang.reached) return;
   gang.reached = reached;
-  if (gang.phase == GangPhase::kRunning && gang.ranks < job.stages.at(rank.key).stage.tasks) GrowGang(job, job.stages.at(rank.key), gang);
+  if (gang.phase == GangPhase::kRunning && gang.ranks() < job.stages.at(rank.key).stage.tasks) GrowGang(job, job.stages.at(rank.key), gang);
 }
 
 // It runs with fewer ranks than it may have, and has kept what it got to just now: is there room for more? Not where it is needed by who
 // waits for it.
 void Scheduler::State::GrowGang(JobRun& job, StageRun& run, GangRun& gang) {
   if (gang.finished > 0) return;
-  std::uint64_t room = gang.ranks;
+  std::uint64_t room = gang.ranks();
   for (const Executor* executor : GangExecutors(job, run)) {
     const Worker& worker = workers.at(executor->worker);
     if (!worker.claimed) room += GangRoom(worker) - std::min(GangRoom(worker), worker.busy + worker.held);
   }
   const auto ranks = static_cast<std::uint32_t>(std::min<std::uint64_t>(run.stage.tasks, room));
-  if (ranks <= gang.ranks) return;
+  if (ranks <= gang.ranks()) return;
   gang.grow_to = ranks;
   EndGang(job, run, GangEnd::kPeer,
           Status(Code::kUnavailable, dag::kRankLostTag, "the gang is formed anew with " + Number(ranks) + " ranks",
-                 "it ran with " + Number(gang.ranks) + ", and there is room for more", "none needed: it goes on from what it has got to"),
+                 "it ran with " + Number(gang.ranks()) + ", and there is room for more", "none needed: it goes on from what it has got to"),
           0);
 }
 
@@ -508,7 +507,7 @@ void Scheduler::State::TendGangs(JobRun& job) {
 
 // Why it could not be placed: what there is, and who has it.
 Status Scheduler::State::Unplaced(const JobRun& job, const StageRun& run) const {
-  const std::uint32_t ranks = run.stage.gang->ranks_min > 0 ? run.stage.gang->ranks_min : run.stage.tasks;
+  const std::uint32_t ranks = LeastRanks(run.stage);
   std::map<WorkerId, std::map<JobId, std::uint32_t>> holders;
   for (JobId id : live)
     for (const auto& [attempt, task] : jobs.at(id).running) ++holders[executors.at(task.executor).worker][id];

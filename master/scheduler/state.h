@@ -191,7 +191,7 @@ struct GangRun {
 
   // The present forming.
   std::uint32_t epoch = 0;
-  std::uint32_t ranks = 0;
+  std::uint32_t ranks() const { return static_cast<std::uint32_t>(attempts.size()); }
   std::uint32_t grow_to = 0;  // it is ended for a forming with so many; 0: it is not
   TimeMs formed_at = 0;
   std::vector<std::uint32_t> attempts;  // by rank; 0: it is over

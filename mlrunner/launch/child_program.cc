@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "storage/io_error.h"
 
@@ -61,6 +62,18 @@ std::vector<std::string> EnvironmentWith(const std::map<std::string, std::string
   return all;
 }
 
+struct Pipe {
+  UniqueFd read, write;
+  // 0, or why not.
+  int Open() {
+    int both[2];
+    if (pipe2(both, O_CLOEXEC) != 0) return errno;
+    read = UniqueFd(both[0]);
+    write = UniqueFd(both[1]);
+    return 0;
+  }
+};
+
 std::vector<char*> Pointers(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   for (std::string& text : texts) pointers.push_back(text.data());
@@ -87,13 +100,9 @@ Result<std::unique_ptr<ChildProgram>> ChildProgram::Start(const ProgramOptions& 
     const Status why = storage::IoError(errno, "LAUNCH01", "the folder " + storage::QuotedPath(options.folder) + " cannot be entered");
     return Status(Code::kUserError, "LAUNCH01", why.what(), why.why(), "submit from a folder that is there on each machine");
   }
-  int output[2], started[2];  // `started` is closed by exec, or says why there was none
-  if (pipe2(output, O_CLOEXEC) != 0) return CannotStart(path, errno);
-  if (pipe2(started, O_CLOEXEC) != 0) {
-    const int error = errno;
-    close(output[0]), close(output[1]);
-    return CannotStart(path, error);
-  }
+  Pipe output, started;  // `started` is closed by exec, or says why there was none
+  if (const int error = output.Open(); error != 0) return CannotStart(path, error);
+  if (const int error = started.Open(); error != 0) return CannotStart(path, error);
   std::vector<char*> argv_pointers = Pointers(argv), environment_pointers = Pointers(environment);
   sigset_t none;
   sigemptyset(&none);
@@ -104,31 +113,28 @@ Result<std::unique_ptr<ChildProgram>> ChildProgram::Start(const ProgramOptions& 
     if (getppid() != parent) _exit(127);
     for (int ignored : {SIGPIPE, SIGINT, SIGQUIT}) signal(ignored, SIG_DFL);
     sigprocmask(SIG_SETMASK, &none, nullptr);
-    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(output[1], STDOUT_FILENO) >= 0 && dup2(output[1], STDERR_FILENO) >= 0 &&
+    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC), out = output.write.get();
+    if (null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0 && dup2(out, STDERR_FILENO) >= 0 &&
         chdir(options.folder.c_str()) == 0)
       execve(path.c_str(), argv_pointers.data(), environment_pointers.data());
     const int error = errno;
-    (void)!write(started[1], &error, sizeof error);
+    (void)!write(started.write.get(), &error, sizeof error);
     _exit(127);
   }
-  int error = pid < 0 ? errno : 0;
-  close(output[1]), close(started[1]);
-  if (pid > 0) {
-    ssize_t got = 0;
-    do got = read(started[0], &error, sizeof error);
-    while (got < 0 && errno == EINTR);
-    if (got <= 0) error = 0;
-  }
-  close(started[0]);
-  if (error != 0) {
-    if (pid > 0) waitpid(pid, nullptr, 0);
-    close(output[0]);
+  if (pid < 0) return CannotStart(path, errno);
+  output.write.Close();
+  started.write.Close();
+  int error = 0;
+  ssize_t got = 0;
+  do got = read(started.read.get(), &error, sizeof error);
+  while (got < 0 && errno == EINTR);
+  if (got > 0) {
+    waitpid(pid, nullptr, 0);
     return CannotStart(path, error);
   }
   setpgid(pid, pid);  // by whichever of the two comes first
-  fcntl(output[0], F_SETFL, O_NONBLOCK);
-  return std::unique_ptr<ChildProgram>(new ChildProgram(pid, output[0]));
+  fcntl(output.read.get(), F_SETFL, O_NONBLOCK);
+  return std::unique_ptr<ChildProgram>(new ChildProgram(pid, std::move(output.read)));
 }
 
 ChildProgram::~ChildProgram() {
@@ -136,7 +142,6 @@ ChildProgram::~ChildProgram() {
     kill(-pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  close(output_);
 }
 
 bool ChildProgram::Read(const std::function<void(std::string_view)>& line, ProgramEnd* end) {
@@ -147,7 +152,7 @@ bool ChildProgram::Read(const std::function<void(std::string_view)>& line, Progr
   };
   char bytes[16 << 10];
   while (true) {
-    const ssize_t got = read(output_, bytes, sizeof bytes);
+    const ssize_t got = read(output_.get(), bytes, sizeof bytes);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return true;
     if (got <= 0) {
@@ -168,7 +173,7 @@ ProgramEnd ChildProgram::Wait(const std::function<void(std::string_view)>& line,
   bool has_output = true;
   Clock::time_point kill_at = Clock::time_point::max();
   while (true) {
-    pollfd wait{.fd = has_output ? output_ : -1, .events = POLLIN, .revents = 0};
+    pollfd wait{.fd = has_output ? output_.get() : -1, .events = POLLIN, .revents = 0};
     poll(&wait, 1, kTickMs);
     if (has_output) has_output = Read(line, &end);
     tick();
@@ -189,7 +194,7 @@ ProgramEnd ChildProgram::Wait(const std::function<void(std::string_view)>& line,
     break;
   }
   for (const Clock::time_point until = Clock::now() + kLeftoverPatience; has_output && Clock::now() < until;) {
-    pollfd wait{.fd = output_, .events = POLLIN, .revents = 0};
+    pollfd wait{.fd = output_.get(), .events = POLLIN, .revents = 0};
     poll(&wait, 1, kTickMs);
     has_output = Read(line, &end);
   }

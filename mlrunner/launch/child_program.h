@@ -12,9 +12,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "base/unique_fd.h"
 
 namespace ropewalk::launch {
 
@@ -48,12 +50,12 @@ class ChildProgram {
   void End() { end_asked_ = true; }
 
  private:
-  ChildProgram(pid_t pid, int output) : pid_(pid), output_(output) {}
+  ChildProgram(pid_t pid, UniqueFd output) : pid_(pid), output_(std::move(output)) {}
   // False at the end of the output.
   bool Read(const std::function<void(std::string_view)>& line, ProgramEnd* end);
 
   pid_t pid_;
-  int output_;
+  UniqueFd output_;
   std::string partial_;  // a line that has not ended
   std::atomic<bool> end_asked_ = false;
 };

@@ -14,7 +14,6 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -78,11 +77,6 @@ Result<std::FILE*> OpenLog(const std::string& folder, std::int32_t rank, std::ui
   std::FILE* log = std::fopen(path.c_str(), "we");
   if (log == nullptr) return storage::IoError(errno, "LAUNCH04", "the log " + storage::QuotedPath(path) + " cannot be written");
   return log;
-}
-
-std::string TextOf(const std::map<std::string, std::string>& environment, const std::string& name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? "" : found->second;
 }
 
 }  // namespace
@@ -187,7 +181,7 @@ Result<std::string> RunTorchRank(dag::GangContext& gang, const TorchJob& job, co
   if (end.ok()) return std::string();
   return Status(Code::kUserError, "LAUNCH03",
                 fmt::format("the program of rank {} on {} {} (WORLD_SIZE={}, LOCAL_RANK={})", gang.rank(), gang.machine(), end.Words(),
-                            gang.ranks(), TextOf(options.environment, "LOCAL_RANK")),
+                            gang.ranks(), PlaceOf(machines, gang.rank()).local_rank),
                 end.last_lines.empty() ? "it printed nothing" : fmt::format("its last lines: {}", fmt::join(end.last_lines, " | ")),
                 "mend what it says; --restarts N starts all ranks anew so many times");
 }

@@ -91,7 +91,8 @@ Result<TrainArguments> ParseTrainArguments(const std::vector<std::string>& args,
 std::string TrainUsage() {
   std::string text =
       "usage: ropewalk train JOB.toml [--ranks N] [--set section.key=value]... [--master HOST:PORT]\n"
-      "Trains a model: on this machine, or, with --master, on the workers of a cluster.\n\n"
+      "Trains a model: on this machine, or, with --master, on the workers of a cluster.\n"
+      "`ropewalk train torch --help`: a program that was written for torchrun.\n\n"
       "  --ranks N          processes that train together (train.ranks)\n"
       "  --set KEY=VALUE    a value of the job file, like --set optimizer.learning_rate=0.01\n"
       "  --master, --token-file, --detach, --name   as with `ropewalk submit`\n\n"

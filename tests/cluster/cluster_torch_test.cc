@@ -1,5 +1,5 @@
 // `ropewalk train torch` with real processes: programs that meet as torchrun's do, here and on a cluster; one that fails; one that is lost.
-#include "tests/cluster/cluster.h"
+#include "tests/cluster/train_calls.h"
 
 namespace ropewalk::cluster {
 namespace {
@@ -31,18 +31,14 @@ if len(sys.argv) > 1 and sys.argv[1] == "stay" and restart == 0:
     time.sleep(1000)
 )";
 
-class TorchRun : public testing::Test {
+class TorchRun : public TrainCalls {
  protected:
-  TorchRun() : cluster_({.workers = 2, .slots = 2}) { std::ofstream(cluster_.dir() / "meet.py") << kMeet; }
+  TorchRun() : TrainCalls({.workers = 2, .slots = 2}) { std::ofstream(cluster_.dir() / "meet.py") << kMeet; }
 
-  std::unique_ptr<Process> Start(std::vector<std::string> flags, std::vector<std::string> program, bool on_cluster) {
-    std::vector<std::string> argv = {Binary("ropewalk"), "train", "torch"};
-    if (on_cluster) argv.insert(argv.end(), {"--master", cluster_.address(), "--token-file", cluster_.token_file()});
-    argv.insert(argv.end(), flags.begin(), flags.end());
-    argv.insert(argv.end(), {"--", "python3", "meet.py"});
-    argv.insert(argv.end(), program.begin(), program.end());
-    return std::make_unique<Process>(Process::Options{
-        argv, {"HOME=" + (cluster_.dir() / "home").string()}, cluster_.dir(), cluster_.dir() / ("torch" + std::to_string(calls_++))});
+  std::unique_ptr<Process> Start(std::vector<std::string> flags, const std::vector<std::string>& program, bool on_cluster) {
+    flags.insert(flags.end(), {"--", "python3", "meet.py"});
+    flags.insert(flags.end(), program.begin(), program.end());
+    return Call({"torch"}, flags, on_cluster);
   }
   std::string Sum() {
     std::ifstream file(cluster_.dir() / "sum");
@@ -50,8 +46,6 @@ class TorchRun : public testing::Test {
     std::getline(file, text);
     return text;
   }
-  Cluster cluster_;
-  int calls_ = 0;
 };
 
 TEST_F(TorchRun, ProgramsMeetHereAndOnACluster) {

@@ -1,6 +1,5 @@
 // A training that may have fewer ranks: it goes on without a worker that is gone, and takes a new one in at its next checkpoint.
-#include "mlrunner/train/checkpoint.h"
-#include "tests/cluster/cluster.h"
+#include "tests/cluster/train_calls.h"
 
 namespace ropewalk::cluster {
 namespace {
@@ -9,20 +8,12 @@ constexpr const char* kJob =
     "[model]\nhidden = [32]\n[data]\nsamples_max = 6000\n[train]\nranks = 3\nranks_min = 2\nshrink_after = 1\nbatch = 60\nepochs = 40\n"
     "threads = 1\n[optimizer]\nlearning_rate = 0.03\n";
 
-class ElasticTrain : public testing::Test {
+class ElasticTrain : public TrainCalls {
  protected:
-  ElasticTrain() : cluster_({.workers = 3, .slots = 1}) { std::ofstream(cluster_.dir() / "job.toml") << kJob; }
+  ElasticTrain() : TrainCalls({.workers = 3, .slots = 1}) { std::ofstream(cluster_.dir() / "job.toml") << kJob; }
 
-  std::unique_ptr<Process> Start(std::vector<std::string> more, bool on_cluster) {
-    std::vector<std::string> argv = {Binary("ropewalk"), "train", "job.toml", "--output", "json"};
-    if (on_cluster) argv.insert(argv.end(), {"--master", cluster_.address(), "--token-file", cluster_.token_file()});
-    argv.insert(argv.end(), more.begin(), more.end());
-    return std::make_unique<Process>(Process::Options{
-        argv, {"HOME=" + (cluster_.dir() / "home").string()}, cluster_.dir(), cluster_.dir() / ("train" + std::to_string(calls_++))});
-  }
-  static double Number(const std::string& json, const std::string& name) {
-    std::size_t at = json.find("\"" + name + "\":");
-    return at == std::string::npos ? -1 : std::strtod(json.c_str() + at + name.size() + 3, nullptr);
+  std::unique_ptr<Process> Start(const std::vector<std::string>& more, bool on_cluster) {
+    return Call({"job.toml", "--output", "json"}, more, on_cluster);
   }
   // The newest line of that kind, when there are `count` of them.
   Event Await(JobId job, const std::string& kind, std::size_t count) {
@@ -32,8 +23,6 @@ class ElasticTrain : public testing::Test {
       if (event.kind == kind) last = event;
     return last;
   }
-  Cluster cluster_;
-  int calls_ = 0;
 };
 
 TEST_F(ElasticTrain, GoesOnWithoutALostWorkerAndTakesInANewOne) {

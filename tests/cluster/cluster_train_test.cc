@@ -1,5 +1,5 @@
 // `ropewalk train` with real processes: here and on a cluster, with the same numbers; a rank that is killed in the middle.
-#include "tests/cluster/cluster.h"
+#include "tests/cluster/train_calls.h"
 
 namespace ropewalk::cluster {
 namespace {
@@ -9,33 +9,16 @@ constexpr const char* kJob =
     "[model]\nhidden = [32]\n[data]\nsamples_max = 6000\n[train]\nbatch = 60\nepochs = 3\nthreads = 1\n"
     "[optimizer]\nlearning_rate = 0.03\n";
 
-class Train : public testing::Test {
+class Train : public TrainCalls {
  protected:
-  Train() : cluster_({.workers = 2, .slots = 1}) { std::ofstream(cluster_.dir() / "job.toml") << kJob; }
+  Train() : TrainCalls({.workers = 2, .slots = 1}) { std::ofstream(cluster_.dir() / "job.toml") << kJob; }
 
-  std::vector<std::string> Call(std::vector<std::string> more, bool on_cluster) {
-    std::vector<std::string> argv = {Binary("ropewalk"), "train", "job.toml", "--ranks", "2", "--output", "json"};
-    if (on_cluster) argv.insert(argv.end(), {"--master", cluster_.address(), "--token-file", cluster_.token_file()});
-    argv.insert(argv.end(), more.begin(), more.end());
-    return argv;
-  }
-  std::unique_ptr<Process> Start(std::vector<std::string> more, bool on_cluster) {
-    return std::make_unique<Process>(Process::Options{Call(std::move(more), on_cluster),
-                                                      {"HOME=" + (cluster_.dir() / "home").string()},
-                                                      cluster_.dir(),
-                                                      cluster_.dir() / ("train" + std::to_string(calls_++))});
-  }
-  // The number after "name": in the line that it ends with; -1: there is none.
-  static double Number(const std::string& json, const std::string& name) {
-    std::size_t at = json.find("\"" + name + "\":");
-    return at == std::string::npos ? -1 : std::strtod(json.c_str() + at + name.size() + 3, nullptr);
+  std::unique_ptr<Process> Start(const std::vector<std::string>& more, bool on_cluster) {
+    return Call({"job.toml", "--ranks", "2", "--output", "json"}, more, on_cluster);
   }
 
   // Of a training in this folder, on the cluster.
   void KillARank(const std::string& name, const std::string& resume, Process& undisturbed);
-
-  Cluster cluster_;
-  int calls_ = 0;
 };
 
 TEST_F(Train, HereAndOnAClusterWithTheSameNumbers) {
