@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <mutex>
 #include <thread>
 
 #include "mlrunner/launch/child_program.h"
@@ -22,19 +23,31 @@ class OneRank final : public dag::GangContext {
   const std::string& address() const override { return address_; }
   const std::string& machine() const override { return machine_; }
   Result<std::vector<std::string>> Exchange(std::string mine) override { return std::vector<std::string>{std::move(mine)}; }
-  void OnLost(std::function<void(const Status&)> lost) override { on_lost = std::move(lost); }
+  void OnLost(std::function<void(const Status&)> lost) override {
+    std::lock_guard lock(mutex_);
+    on_lost_ = std::move(lost);
+  }
   void Report(std::string line) override { lines.push_back(std::move(line)); }
   void Reached(std::uint64_t milestone) override {
     reached.push_back(milestone);
     if (on_reached) on_reached();
   }
-  std::function<void(const Status&)> on_lost;
+  bool IsWatched() {
+    std::lock_guard lock(mutex_);
+    return on_lost_ != nullptr;
+  }
+  void Lose(const Status& status) {
+    std::lock_guard lock(mutex_);
+    on_lost_(status);
+  }
   std::function<void()> on_reached;
   std::vector<std::string> lines;
   std::vector<std::uint64_t> reached;
 
  private:
   std::int32_t rank_, ranks_;
+  std::mutex mutex_;
+  std::function<void(const Status&)> on_lost_;
   std::string address_ = "127.0.0.1", machine_ = "here";
 };
 
@@ -130,7 +143,7 @@ TEST(Torch, ARankEndsAsItsProgramDoes) {
   OneRank well(0, 1);
   ASSERT_TRUE(RunTorchRank(well, Job("test $RANK = 0 && test -n \"$MASTER_PORT\" && echo fine"), "1").ok());
   EXPECT_EQ(well.lines, std::vector<std::string>{"fine"});
-  EXPECT_FALSE(well.on_lost) << "a function is left that points to what is gone";
+  EXPECT_FALSE(well.IsWatched()) << "a function is left that points to what is gone";
   OneRank badly(0, 1);
   auto failed = RunTorchRank(badly, Job("echo one; echo two >&2; exit 3"), "1");
   EXPECT_EQ(failed.status().tag(), "LAUNCH03");
@@ -171,8 +184,8 @@ TEST(Torch, ALostGangEndsTheProgramAndAllThatItHasStarted) {
       std::ifstream file(pids);
       return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
     };
-    for (int i = 0; i < 3000 && (lines() < 2 || !gang.on_lost); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    gang.on_lost(Status(Code::kUnavailable, "GANG02", "rank 1 was lost"));
+    for (int i = 0; i < 3000 && (lines() < 2 || !gang.IsWatched()); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    gang.Lose(Status(Code::kUnavailable, "GANG02", "rank 1 was lost"));
   });
   auto result = RunTorchRank(gang, job, "1");
   loser.join();

@@ -1,17 +1,10 @@
 #include "mlrunner/models/bert.h"
 
-#include <fmt/format.h>
-
 #include "mlrunner/graph/maths.h"
-#include "mlrunner/train/family.h"
+#include "mlrunner/train/families/attention_keys.h"
 
 namespace ropewalk::mlrunner {
 namespace {
-
-Status HeadsDivide(const KeyValues& keys) {
-  const std::int64_t width = keys.Number("width"), heads = keys.Number("heads");
-  return width % heads == 0 ? Status() : keys.Bad("heads", fmt::format("{} heads do not divide a width of {}", heads, width));
-}
 
 // What was at the places that are masked; the others do not count.
 Result<Learnt> Build(const Batch& batch) {
@@ -42,12 +35,8 @@ const ModelFamily& BertFamily() {
       .name = "bert",
       .help = "an encoder that says what was at places that are masked",
       .learns_from = {SampleKind::kMaskedTokens},
-      .keys = {{"layers", kNumber, "4", "blocks", 1, 1000},
-               {"width", kNumber, "256", "numbers that stand for a token", 1},
-               {"heads", kNumber, "4", "of attention; they divide the width", 1, 1024},
-               {"inner", kNumber, "1024", "numbers inside of a block", 1},
-               {"length", kNumber, "128", "tokens of a sample", 1, 1 << 16},
-               {"dropout", kDecimal, "0", "of embeddings, attention and what blocks add", 0, 1}},
+      .keys = AttentionKeys({{"inner", kNumber, "1024", "numbers inside of a block", 1},
+                             {"dropout", kDecimal, "0", "of embeddings, attention and what blocks add", 0, 1}}),
       .check = HeadsDivide,
       .build = Build,
   };

@@ -1,8 +1,6 @@
-#include "mlrunner/data/table.h"
-
 #include <algorithm>
 
-#include "mlrunner/train/family.h"
+#include "mlrunner/train/families/table_keys.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -36,13 +34,12 @@ Status Fits(const KeyValues& keys) {
 }
 
 Result<DataSet> Load(const DataRequest& r) {
-  return LoadCsv(r.path,
-                 {.label = r.keys.Text("label"),
-                  .separator = SeparatorOf(r.keys),
-                  .header = r.keys.Switch("header"),
-                  .left_out = Parts(r.keys.Text("leave_out")),
-                  .fill_missing = r.keys.Text("missing") == "mean",
-                  .table = {.classes = r.keys.Number("classes"), .held_out = r.keys.Decimal("held_out"), .scale = r.keys.Switch("scale")}});
+  return LoadCsv(r.path, {.label = r.keys.Text("label"),
+                          .separator = SeparatorOf(r.keys),
+                          .header = r.keys.Switch("header"),
+                          .left_out = Parts(r.keys.Text("leave_out")),
+                          .fill_missing = r.keys.Text("missing") == "mean",
+                          .table = TableOptionsOf(r.keys)});
 }
 
 }  // namespace
@@ -53,14 +50,11 @@ const DataFamily& CsvFamily() {
       .name = "csv",
       .help = "rows of a CSV file: features and a label",
       .gives = {SampleKind::kFeatures},
-      .keys = {{"label", kText, "", "column of the label, by name or by number from 1 on; empty: the last one"},
-               {"header", kSwitch, "true", "the first line names the columns"},
-               {"separator", kText, ",", "the character between fields, or tab"},
-               {"leave_out", kText, "", "columns that are not learnt from: \"id, name\""},
-               {"missing", kText, "refuse", "refuse or mean: what is done where a feature is missing"},
-               {"classes", kNumber, "0", "labels lie in [0, classes); 0: as the file has them", 0, 1 << 20},
-               {"scale", kSwitch, "true", "features are moved and divided to mean 0 and deviation 1"},
-               {"held_out", kDecimal, "0.1", "part of the rows that is not trained on", 0, 1}},
+      .keys = TableKeys({{"label", kText, "", "column of the label, by name or by number from 1 on; empty: the last one"},
+                         {"header", kSwitch, "true", "the first line names the columns"},
+                         {"separator", kText, ",", "the character between fields, or tab"},
+                         {"leave_out", kText, "", "columns that are not learnt from: \"id, name\""},
+                         {"missing", kText, "refuse", "refuse or mean: what is done where a feature is missing"}}),
       .path_is = "CSV file",
       .default_path = "",
       .check = Fits,

@@ -1,6 +1,4 @@
-#include "mlrunner/data/table.h"
-
-#include "mlrunner/train/family.h"
+#include "mlrunner/train/families/table_keys.h"
 
 namespace ropewalk::mlrunner {
 
@@ -10,19 +8,11 @@ const DataFamily& RecordsFamily() {
       .name = "records",
       .help = "what WriteRecords writes of a label (32 bits) and floats",
       .gives = {SampleKind::kFeatures},
-      .keys = {{"features", kNumber, "1", "floats of a record, behind its label", 1, 1 << 20},
-               {"classes", kNumber, "0", "labels lie in [0, classes); 0: as the files have them", 0, 1 << 20},
-               {"scale", kSwitch, "true", "features are moved and divided to mean 0 and deviation 1"},
-               {"held_out", kDecimal, "0.1", "part of the records that is not trained on", 0, 1}},
+      .keys = TableKeys({{"features", kNumber, "1", "floats of a record, behind its label", 1, 1 << 20}}),
       .path_is = "folder of records",
       .default_path = "",
       .check = nullptr,
-      .load =
-          [](const DataRequest& r) {
-            return LoadRecords(
-                r.path, r.keys.Number("features"),
-                {.classes = r.keys.Number("classes"), .held_out = r.keys.Decimal("held_out"), .scale = r.keys.Switch("scale")});
-          },
+      .load = [](const DataRequest& r) { return LoadRecords(r.path, r.keys.Number("features"), TableOptionsOf(r.keys)); },
   };
   return family;
 }
