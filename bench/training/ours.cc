@@ -34,6 +34,7 @@
 #include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/op_def.h"
 #include "mlrunner/graph/ops.h"
+#include "mlrunner/train/anatomy.h"
 #include "mlrunner/train/step_graph.h"
 
 using namespace ropewalk;
@@ -224,18 +225,7 @@ Work WorkOf(const Graph& graph, const Op& op, const Bindings& bindings) {
     return total;
   };
   if (op.def->traits.view || op.def->traits.source || op.def == &kRead || op.def == &kAssign || op.half == Half::kDone) return {};
-  if (op.def == &kMatMul) {
-    Dims a = Evaluate(graph.value(op.inputs[0]).type.shape, bindings), c = Evaluate(graph.value(op.outputs[0]).type.shape, bindings);
-    const std::int64_t inner = op.attrs.Int(Attr::kTransposeA) != 0 ? a[a.size() - 2] : a.back();
-    return {2.0 * static_cast<double>(NumElements(c)) * static_cast<double>(inner), 0};
-  }
-  if (op.def == &kConv2D || op.def == &kConv2DInputGrad || op.def == &kConv2DWeightGrad) {
-    // One product for each element of the kernels at each place of y.
-    const bool to_kernels = op.def == &kConv2DWeightGrad;
-    const ValueId w = to_kernels ? op.outputs[0] : op.inputs[1], y = op.def == &kConv2D ? op.outputs[0] : op.inputs[to_kernels ? 1 : 0];
-    const Dims kernels = Evaluate(graph.value(w).type.shape, bindings), places = Evaluate(graph.value(y).type.shape, bindings);
-    return {2.0 * static_cast<double>(NumElements(kernels)) * static_cast<double>(places[0] * places[2] * places[3]), 0};
-  }
+  if (const double products = ProductsOf(graph, op, bindings); products > 0) return {2 * products, 0};
   // The products of all steps, forward and back: (B, H) by (H, 4 H), and (B, 4 H) by (4 H, H).
   if (op.def == &kLstm || op.def == &kLstmGrad) {
     const bool forward = op.def == &kLstm;

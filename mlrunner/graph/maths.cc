@@ -300,8 +300,8 @@ Moments MomentsOf(Arg x, const Value& counted) {
   if (counted.valid()) inputs.push_back(counted);
   std::vector<Value> moments = b.Emit(kBatchMoments, inputs, {}, x.where);
   if (moments.size() < 2) return {};
-  Dim of_a_row = 1;
-  for (std::size_t d = 2; d < x.value.rank(); ++d) of_a_row = of_a_row * x.value.dim(static_cast<int>(d));
+  const Shape shape = x.value.shape();
+  const Dim of_a_row = NumElements(Shape(shape.begin() + 2, shape.end()));  // in a channel
   Value count = counted.valid() ? ReduceSum(counted) * DimSize(b, of_a_row, x.value.dtype(), x.where)
                                 : DimSize(b, x.value.dim(0) * of_a_row, x.value.dtype(), x.where);
   return {moments[0], moments[1], count, counted};

@@ -91,8 +91,8 @@ Value BeforeRelu(const Op& op, const Values& in) {
 
 Values MomentsExpand(Builder& b, const Op&, const Values& in) {
   const Value& x = in[0];
-  Dim of_a_row = 1;
-  for (std::size_t d = 2; d < x.rank(); ++d) of_a_row = of_a_row * x.dim(static_cast<int>(d));
+  const Shape shape = x.shape();
+  const Dim of_a_row = NumElements(Shape(shape.begin() + 2, shape.end()));  // in a channel
   const bool counts = in.size() > 1;
   auto counted = [&](const Value& v) { return counts ? v * OverRows(x, in[1]) : v; };
   Value count = DimSize(b, counts ? of_a_row : x.dim(0) * of_a_row, x.dtype());

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "mlrunner/kernels/kernel.h"
 
@@ -28,6 +29,11 @@ inline Status Declined() {
   return Status(Code::kInvalid, "KERNEL01", "declined", "this kernel does not do that shape, type or layout", "let the table take another");
 }
 
+// Its headers are for the .cc files that call it.
+inline Status OneDnnFailed(const std::string& what) {
+  return Status(Code::kInternal, "KERNEL02", "oneDNN: " + what, "a primitive could not be made or run");
+}
+
 inline bool AllRowMajor(const KernelRequest& r) {
   for (const auto* list : {&r.in, &r.out}) {
     for (const ConcreteType& type : *list) {
@@ -35,6 +41,13 @@ inline bool AllRowMajor(const KernelRequest& r) {
     }
   }
   return true;
+}
+
+inline const float* In(const KernelCall& c, int i) { return static_cast<const float*>(c.in[i]); }
+inline float* Out(const KernelCall& c, int i) { return static_cast<float*>(c.out[i]); }
+// Of i32 or i64.
+inline std::int64_t IndexAt(const void* data, Dtype dtype, std::int64_t i) {
+  return dtype == Dtype::kI64 ? static_cast<const std::int64_t*>(data)[i] : static_cast<const std::int32_t*>(data)[i];
 }
 
 // Rows of large tables lie where nothing foresees them: who goes through many asks for those that he will need soon, so that the waits for
@@ -49,6 +62,18 @@ inline void AskForRow(const float* row, std::int64_t width) {
 // Work below this many elements is not worth waking other threads for.
 constexpr std::int64_t kParallelElements = 32 * 1024;
 inline int Threads(const KernelRequest& r, std::int64_t elements) { return elements < kParallelElements ? 1 : r.num_threads; }
+
+// f(row) for each, spread over threads in pieces that lie together.
+template <class F>
+void ForRows(std::int64_t rows, int threads, F f) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+  for (std::int64_t row = 0; row < rows; ++row) f(row);
+}
+// f(first row, end) for the stretch that each thread owns.
+template <class F>
+void ForStretches(std::int64_t rows, int threads, F f) {
+  ForRows(threads, threads, [&](std::int64_t t) { f(rows * t / threads, rows * (t + 1) / threads); });
+}
 
 // How the channels of (N, C, ...) lie in memory: as (rows, blocks, spatial, width), where channel c is c % width of block c / width. A
 // width of 1 is row-major, one of 8 or 16 is a blocked layout, and what has nothing but channels is one block of all.

@@ -29,9 +29,6 @@ std::optional<ChannelPlanes> ChannelPlanesOf(const ConcreteType& type) {
 
 namespace {
 
-const float* In(const KernelCall& c, int i) { return static_cast<const float*>(c.in[i]); }
-float* Out(const KernelCall& c, int i) { return static_cast<float*>(c.out[i]); }
-
 // Lane k of a piece holds channel k % width. A multiple of every width of a block, and as many as fit into registers twice.
 constexpr int kLanes = 32;
 constexpr std::int64_t kPiece = 4096;  // floats
@@ -190,16 +187,10 @@ struct Lanes {
   }
 };
 
-// f(i) for i in [0, n), spread over threads.
-template <class F>
-void ForEach(std::int64_t n, int threads, F f) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-  for (std::int64_t i = 0; i < n; ++i) f(i);
-}
 // f(part, block, first row, row behind the last) for fixed parts of the batch; where planes are one row of channels, for block 0 alone.
 template <class F>
 void ForParts(const ChannelPlanes& p, int threads, F f) {
-  ForEach(kParts * p.blocks, threads, [&](std::int64_t i) {
+  ForRows(kParts * p.blocks, threads, [&](std::int64_t i) {
     const std::int64_t part = i / p.blocks;
     f(part, i % p.blocks, part * p.rows / kParts, (part + 1) * p.rows / kParts);
   });
@@ -312,7 +303,7 @@ Result<CompiledKernel> CompileBatchNorm(const KernelRequest& r) {  // (x, gain, 
   return CompiledKernel{[s = *spec](const KernelCall& c) {
     const ChannelPlanes& p = s.planes;
     const Channels of(c, 1, p.channels(), s.epsilon);
-    ForEach(p.rows * p.blocks, s.threads, [&](std::int64_t i) {
+    ForRows(p.rows * p.blocks, s.threads, [&](std::int64_t i) {
       const std::int64_t row = i / p.blocks, block = i % p.blocks;
       if (IsWide(p)) {
         const std::int64_t at = i * p.width, first = block * p.width;
@@ -392,7 +383,7 @@ Result<CompiledKernel> CompileInputGrad(const KernelRequest& r) {
       same[k] = of.scale[k] * (In(c, 7)[k] / count);
       slope[k] = of.scale[k] * of.rstd[k] * (In(c, 6)[k] / count);
     }
-    ForEach(p.rows * p.blocks, s.threads, [&](std::int64_t i) {
+    ForRows(p.rows * p.blocks, s.threads, [&](std::int64_t i) {
       const std::int64_t row = i / p.blocks, block = i % p.blocks;
       const float weight = some ? In(c, 9)[row] : 1;
       if (IsWide(p)) {

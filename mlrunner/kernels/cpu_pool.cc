@@ -9,9 +9,6 @@
 namespace ropewalk::mlrunner {
 namespace {
 
-const float* In(const KernelCall& c, int i) { return static_cast<const float*>(c.in[i]); }
-float* Out(const KernelCall& c, int i) { return static_cast<float*>(c.out[i]); }
-
 struct PoolSpec {
   ChannelPlanes planes;                // of x
   std::int64_t height = 0, width = 0;  // of x
@@ -41,7 +38,7 @@ struct Covered {
   }
 };
 
-// f(plane's first float in x, in y) for each, then for each window of it g(window, its first float in y).
+// begin(plane's first float in x) for each, then for each window of it window(what it covers, that float, its own first float in y).
 template <class Begin, class Window>
 void ForWindows(const PoolSpec& s, Begin begin, Window window) {
   const std::int64_t planes = s.planes.rows * s.planes.blocks, lanes = s.planes.width;

@@ -28,10 +28,6 @@ struct Bound {
   std::vector<dnnl::memory> own;      // buffers between reorders and the primitive
 };
 
-Status Failed(const dnnl::error& error) {
-  return Status(Code::kInternal, "KERNEL02", std::string("oneDNN: ") + error.what(), "a primitive could not be made or run");
-}
-
 CompiledKernel Runs(const std::shared_ptr<Bound>& bound) {
   return CompiledKernel{[bound](const KernelCall& call) {
     try {
@@ -40,7 +36,7 @@ CompiledKernel Runs(const std::shared_ptr<Bound>& bound) {
       for (Bound::Step& step : bound->steps) step.primitive.execute(bound->stream, step.arguments);
       bound->stream.wait();
     } catch (const dnnl::error& error) {
-      return Failed(error);
+      return OneDnnFailed(error.what());
     }
     return Status();
   }};
@@ -58,7 +54,7 @@ CompiledKernel Gemm(char transpose_a, char transpose_b, std::int64_t m, std::int
     const auto *a = static_cast<const float*>(call.in[0]), *b = static_cast<const float*>(call.in[1]);
     const dnnl_status_t status = dnnl_sgemm(transpose_a, transpose_b, m, n, k, 1, a, transpose_a == 'T' ? m : k, b,
                                             transpose_b == 'T' ? k : n, 0, static_cast<float*>(call.out[0]), n);
-    return status == dnnl_success ? Status() : Failed(dnnl::error(status, "sgemm"));
+    return status == dnnl_success ? Status() : OneDnnFailed("sgemm");
   }};
 }
 
@@ -106,7 +102,7 @@ Result<CompiledKernel> CompileMatMul(const KernelRequest& r) {
         {dnnl::matmul(pd), {{DNNL_ARG_SRC, bound->in[0]}, {DNNL_ARG_WEIGHTS, bound->in[1]}, {DNNL_ARG_DST, bound->out[0]}}});
     return Runs(bound);
   } catch (const dnnl::error& error) {
-    return Failed(error);
+    return OneDnnFailed(error.what());
   }
 }
 
@@ -217,7 +213,7 @@ Result<CompiledKernel> CompileConvolution(const KernelRequest& r) {
     try {
       return Convolution(r, keeps);
     } catch (const dnnl::error& error) {
-      if (error.status != dnnl_unimplemented && error.status != dnnl_invalid_arguments) return Failed(error);
+      if (error.status != dnnl_unimplemented && error.status != dnnl_invalid_arguments) return OneDnnFailed(error.what());
     }
     if (!blocked) break;
   }
@@ -235,7 +231,7 @@ Result<CompiledKernel> CompileRelayout(const KernelRequest& r) {
     bound->steps.push_back({dnnl::reorder(bound->in[0], bound->out[0]), {{DNNL_ARG_FROM, bound->in[0]}, {DNNL_ARG_TO, bound->out[0]}}});
     return Runs(bound);
   } catch (const dnnl::error& error) {
-    return Failed(error);
+    return OneDnnFailed(error.what());
   }
 }
 

@@ -14,12 +14,6 @@
 namespace ropewalk::mlrunner {
 namespace {
 
-const float* In(const KernelCall& c, int i) { return static_cast<const float*>(c.in[i]); }
-float* Out(const KernelCall& c, int i) { return static_cast<float*>(c.out[i]); }
-
-std::int64_t IndexAt(const void* data, Dtype dtype, std::int64_t i) {
-  return dtype == Dtype::kI64 ? static_cast<const std::int64_t*>(data)[i] : static_cast<const std::int32_t*>(data)[i];
-}
 Status CheckIndices(const void* data, Dtype dtype, std::int64_t n, std::int64_t size, const char* what) {
   for (std::int64_t i = 0; i < n; ++i) {
     std::int64_t at = IndexAt(data, dtype, i);
@@ -134,12 +128,6 @@ float SumExpOf(const float* x, float shift, std::int64_t n) {
   return sum;
 }
 
-// Rows of the last dimension, spread over threads.
-template <class F>
-void ForRows(std::int64_t rows, int threads, F f) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-  for (std::int64_t row = 0; row < rows; ++row) f(row);
-}
 struct RowShape {
   std::int64_t rows = 1, n = 1;
   int threads = 1;
@@ -284,8 +272,7 @@ Result<CompiledKernel> CompileScatterAdd(const KernelRequest& r) {
   int threads = Threads(r, std::max(n, rows) * width);
   return CompiledKernel{[=](const KernelCall& c) {
     RETURN_IF_ERROR(CheckIndices(c.in[0], dtype, n, rows, "index"));
-    ForRows(threads, threads, [&](std::int64_t t) {
-      const std::int64_t first = rows * t / threads, end = rows * (t + 1) / threads;
+    ForStretches(rows, threads, [&](std::int64_t first, std::int64_t end) {
       std::fill(Out(c, 0) + first * width, Out(c, 0) + end * width, 0.0f);
       for (std::int64_t i = 0; i < n; ++i) {
         if (const std::int64_t row = IndexAt(c.in[0], dtype, i); row >= first && row < end) {

@@ -20,10 +20,6 @@ constexpr auto kF32Type = dnnl::memory::data_type::f32;
 constexpr std::size_t kAlignment = 64;
 std::size_t Aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-Status Failed(const dnnl::error& error) {
-  return Status(Code::kInternal, "KERNEL02", std::string("oneDNN: ") + error.what(), "a primitive could not be made or run");
-}
-
 // oneDNN cuts a product for the threads that it finds when it is made. Ours are made by a rank's thread and run inside of a team.
 class OneThread {
  public:
@@ -121,15 +117,12 @@ Status ForPieces(const Pieces& pieces, const KernelCall& call, F f) {
       std::byte* memory = static_cast<std::byte*>(call.scratch) + piece.scratch;
       f(piece, memory, reinterpret_cast<float*>(memory + piece.product->bytes));
     } catch (const dnnl::error& error) {
-      done[p] = Failed(error);
+      done[p] = OneDnnFailed(error.what());
     }
   }
   for (const Status& status : done) RETURN_IF_ERROR(status);
   return {};
 }
-
-const float* In(const KernelCall& c, int i) { return static_cast<const float*>(c.in[i]); }
-float* Out(const KernelCall& c, int i) { return static_cast<float*>(c.out[i]); }
 
 // A row of a step. x, bias, z (4 H): the sum of the three is squashed into `gates` (4 H).
 ROPEWALK_CLONES void CellForward(const float* x, const float* bias, const float* z, const float* before, float* gates, float* cell,
@@ -194,7 +187,7 @@ Result<CompiledKernel> CompileLstm(const KernelRequest& r) {
                           },
                           pieces->scratch_bytes};
   } catch (const dnnl::error& error) {
-    return Failed(error);
+    return OneDnnFailed(error.what());
   }
 }
 
@@ -223,7 +216,7 @@ Result<CompiledKernel> CompileLstmGrad(const KernelRequest& r) {
                           },
                           pieces->scratch_bytes};
   } catch (const dnnl::error& error) {
-    return Failed(error);
+    return OneDnnFailed(error.what());
   }
 }
 

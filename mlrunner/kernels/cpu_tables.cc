@@ -12,23 +12,12 @@
 namespace ropewalk::mlrunner {
 namespace {
 
-const float* In(const KernelCall& c, int i) { return static_cast<const float*>(c.in[i]); }
-float* Out(const KernelCall& c, int i) { return static_cast<float*>(c.out[i]); }
-
 // Indices of either type.
 struct Indices {
   const void* data;
   Dtype dtype;
-  std::int64_t operator[](std::int64_t i) const {
-    return dtype == Dtype::kI64 ? static_cast<const std::int64_t*>(data)[i] : static_cast<const std::int32_t*>(data)[i];
-  }
+  std::int64_t operator[](std::int64_t i) const { return IndexAt(data, dtype, i); }
 };
-Status CheckRows(const Indices& rows, std::int64_t n, std::int64_t size) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (rows[i] < 0 || rows[i] >= size) return NoSuchRow("index", i, rows[i], size);
-  }
-  return {};
-}
 
 ROPEWALK_CLONES void AddTo(float* y, const float* x, std::int64_t n) {
 #pragma GCC ivdep
@@ -43,19 +32,13 @@ ROPEWALK_CLONES void AdagradOf(float* p, float* sum, const float* g, float rate,
   }
 }
 
-// f(first row, end) for the stretch of each thread.
-template <class F>
-void ForStretches(std::int64_t rows, int threads, F f) {
-#pragma omp parallel for schedule(static, 1) num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; ++t) f(rows * t / threads, rows * (t + 1) / threads);
-}
 std::int64_t WidthOf(const ConcreteType& table) { return table.dims[0] == 0 ? 0 : NumElements(table.dims) / table.dims[0]; }
 
 Result<CompiledKernel> CompileSumRows(const KernelRequest& r) {
   if (!AllRowMajor(r)) return Declined();
   const std::int64_t from_rows = r.in[0].dims[0], to_rows = r.out[0].dims[0], n = r.in[1].dims[0], width = WidthOf(r.in[0]);
   const Dtype from_type = r.in[1].dtype, to_type = r.in[2].dtype;
-  const int threads = Threads(r, n * width);
+  const int threads = Threads(r, std::max(n, to_rows) * width);
   return CompiledKernel{[=](const KernelCall& c) {
     const Indices from{c.in[1], from_type}, to{c.in[2], to_type};
     RETURN_IF_ERROR(CheckRows(from, n, from_rows));

@@ -84,6 +84,6 @@ void AddSequenceKernels(KernelTable& table);     // LSTM
 void AddTableKernels(KernelTable& table);        // sums of rows, updates of rows, bags, pairs
 void AddRoutingKernels(KernelTable& table);      // the largest of a row, places at experts
 void AddNormKernels(KernelTable& table);         // batch norm
-void AddPoolKernels(KernelTable& table);
+void AddPoolKernels(KernelTable& table);         // maxima and means of windows
 
 }  // namespace ropewalk::mlrunner

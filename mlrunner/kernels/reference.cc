@@ -207,10 +207,11 @@ double RoundTo(Dtype dtype, double value) {
 
 namespace {
 
-// Box and Muller, from the two numbers of an element with these sample indices.
-double NormalAt(std::uint64_t key, std::uint64_t sample, std::uint64_t element) {
+// Box and Muller, from the two numbers of an element with these sample indices. The order of the products is a part of what a seed means:
+// another one moves the last bits of parameters in f64.
+double NormalAt(double deviation, std::uint64_t key, std::uint64_t sample, std::uint64_t element) {
   const double u = UniformAt(key, sample, element);
-  return std::sqrt(-2 * std::log(1 - u)) * std::cos(2 * M_PI * UniformAt(key, sample + 1, element));
+  return deviation * std::sqrt(-2 * std::log(1 - u)) * std::cos(2 * M_PI * UniformAt(key, sample + 1, element));
 }
 
 double DrawElement(const Initializer& init, std::uint64_t key, std::uint64_t element) {
@@ -218,11 +219,11 @@ double DrawElement(const Initializer& init, std::uint64_t key, std::uint64_t ele
     case Initializer::Kind::kUniform:
       return init.a + (init.b - init.a) * UniformAt(key, 0, element);
     case Initializer::Kind::kNormal:
-      return init.a * NormalAt(key, 0, element);
+      return NormalAt(init.a, key, 0, element);
     case Initializer::Kind::kTruncatedNormal: {
       constexpr std::uint64_t kTriesMax = 1000;  // of a cut at a hundredth of a deviation one in 125 lies inside
       for (std::uint64_t k = 0; k < kTriesMax; ++k) {
-        if (const double x = NormalAt(key, 2 * k, element); std::fabs(x) <= init.b) return init.a * x;
+        if (const double x = NormalAt(1, key, 2 * k, element); std::fabs(x) <= init.b) return init.a * x;
       }
       return 0;
     }
@@ -240,7 +241,7 @@ std::vector<double> DrawOrthogonal(double gain, std::uint64_t key, const Dims& d
   std::vector<double> vectors(all), values(all);
   for (std::size_t i = 0; i < count; ++i) {
     double* own = &vectors[i * length];
-    for (std::size_t k = 0; k < length; ++k) own[k] = NormalAt(key, 0, by_rows ? i * length + k : k * columns + i);
+    for (std::size_t k = 0; k < length; ++k) own[k] = NormalAt(1, key, 0, by_rows ? i * length + k : k * columns + i);
     for (int twice = 0; twice < 2; ++twice) {
       for (std::size_t j = 0; j < i; ++j) {
         const double* other = &vectors[j * length];

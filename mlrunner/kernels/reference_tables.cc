@@ -11,20 +11,14 @@ namespace ropewalk::mlrunner {
 namespace {
 
 std::vector<std::int64_t> Whole(const RefTensor& tensor) { return {tensor.data.begin(), tensor.data.end()}; }
-Status CheckRows(const std::vector<std::int64_t>& rows, std::int64_t size) {
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] < 0 || rows[i] >= size) return NoSuchRow("index", static_cast<std::int64_t>(i), rows[i], size);
-  }
-  return {};
-}
 std::int64_t WidthOf(const RefTensor& table) {
   return table.dims[0] == 0 ? 0 : static_cast<std::int64_t>(table.data.size()) / table.dims[0];
 }
 
 Status SumRows(RefCall& c) {
   const std::vector<std::int64_t> from = Whole(*c.in[1]), to = Whole(*c.in[2]);
-  RETURN_IF_ERROR(CheckRows(from, c.in[0]->dims[0]));
-  RETURN_IF_ERROR(CheckRows(to, c.out[0].dims[0]));
+  RETURN_IF_ERROR(CheckRows(from, std::ssize(from), c.in[0]->dims[0]));
+  RETURN_IF_ERROR(CheckRows(to, std::ssize(to), c.out[0].dims[0]));
   const std::int64_t width = WidthOf(*c.in[0]);
   for (std::size_t i = 0; i < from.size(); ++i) {
     for (std::int64_t k = 0; k < width; ++k) c.out[0].data[to[i] * width + k] += c.in[0]->data[from[i] * width + k];
@@ -53,7 +47,7 @@ Status StackedRows(RefCall& c) {
 }
 Status AddRows(RefCall& c) {
   const std::vector<std::int64_t> at = Whole(*c.in[1]);
-  RETURN_IF_ERROR(CheckRows(at, c.in[0]->dims[0]));
+  RETURN_IF_ERROR(CheckRows(at, std::ssize(at), c.in[0]->dims[0]));
   const std::int64_t width = WidthOf(*c.in[0]);
   // Into a sum of its own first, as the primitive form does.
   std::vector<double> sums(c.in[0]->data.size());
@@ -65,7 +59,7 @@ Status AddRows(RefCall& c) {
 }
 Status AdagradRows(RefCall& c) {
   const std::vector<std::int64_t> at = Whole(*c.in[2]);
-  RETURN_IF_ERROR(CheckRows(at, c.in[0]->dims[0]));
+  RETURN_IF_ERROR(CheckRows(at, std::ssize(at), c.in[0]->dims[0]));
   const std::int64_t width = WidthOf(*c.in[0]);
   const double epsilon = c.op.attrs.Double(Attr::kEpsilon), rate = c.in[4]->data[0];
   std::vector<double> g(c.in[0]->data.size());

@@ -21,6 +21,15 @@ inline Status NoSuchRow(const std::string& what, std::int64_t place, std::int64_
                 row < 0 ? "mend the data: indices count from 0" : "mend the data, or give the table more rows");
 }
 
+// Of `n` indices that [] gives, for a table with so many rows.
+template <class Indices>
+Status CheckRows(const Indices& indices, std::int64_t n, std::int64_t size) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (indices[i] < 0 || indices[i] >= size) return NoSuchRow("index", i, indices[i], size);
+  }
+  return {};
+}
+
 // bags[i]: the last bag that begins at or before i. Offsets begin with 0 and do not fall; bags may be empty.
 template <class T>
 Status FindBags(const T* offsets, std::int64_t count, T* bags, std::int64_t places) {

@@ -12,8 +12,7 @@ namespace {
 
 // Weights as the paper's code begins them: a variance of 2 / (in + out).
 Value Wide(Layers& m, const std::string& name, const Value& x, std::int64_t out) {
-  const auto in = static_cast<double>(x.dim(-1).Constant().value_or(1));
-  return m.Linear(name, x, out, Initializer::Normal(std::sqrt(2 / (in + static_cast<double>(out)))));
+  return m.Linear(name, x, out, XavierNormal(x.dim(-1), out));
 }
 
 }  // namespace

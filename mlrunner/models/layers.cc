@@ -26,9 +26,13 @@ Value Layers::Conv(const std::string& name, const Value& x, std::int64_t out, Co
   return Conv2D(x, w, options);
 }
 
-StateId Layers::Statistic(const std::string& name, const Parameter& of, Initializer init) {
+std::string Layers::InModule(const std::string& name) const {
   const std::string& module = b_.scope().module;
-  return b_.NewState(module.empty() ? name : module + "/" + name, StateKind::kStatistic, of.type(), init, of.state);
+  return module.empty() ? name : module + "/" + name;
+}
+
+StateId Layers::Statistic(const std::string& name, const Parameter& of, Initializer init) {
+  return b_.NewState(InModule(name), StateKind::kStatistic, of.type(), init, of.state);
 }
 
 Value Layers::Counted(Dtype dtype) { return options_.weights.valid() ? Cast(Greater(options_.weights, 0), dtype) : Value(); }
@@ -44,8 +48,7 @@ Value Layers::BatchNorm(const std::string& name, const Value& x, BatchNormLayer 
   bool several = false;
   for (const Mesh::Axis& axis : b_.graph().mesh.axes) several = several || (axis.name == options_.ranks && axis.size > 1);
   if (several) {
-    const std::string& module = b_.scope().module;
-    options.channel = b_.NewChannel((module.empty() ? name : module + "/" + name) + "/sums");
+    options.channel = b_.NewChannel(InModule(name) + "/sums");
     options.ranks = options_.ranks;
     m = MomentsOfRanks(m, mean, options.channel, options.ranks);
   }

@@ -58,6 +58,7 @@ class Layers {
   Value Norm(const std::string& name, const Value& x, double epsilon = 1e-5);
 
  private:
+  std::string InModule(const std::string& name) const;
   StateId Statistic(const std::string& name, const Parameter& of, Initializer init);
   // Which rows count, where not all do.
   Value Counted(Dtype dtype);

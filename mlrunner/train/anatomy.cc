@@ -18,7 +18,8 @@ namespace {
 constexpr std::int64_t kProbeSize = 1024;
 constexpr int kProbeRounds = 5;
 
-// Multiplications of a product; 0: it is none.
+}  // namespace
+
 double ProductsOf(const Graph& graph, const Op& op, const Bindings& bindings) {
   auto dims = [&](ValueId value) { return Evaluate(graph.value(value).type.shape, bindings); };
   if (op.def == &kMatMul) {
@@ -35,8 +36,6 @@ double ProductsOf(const Graph& graph, const Op& op, const Bindings& bindings) {
   }
   return 0;
 }
-
-}  // namespace
 
 void AddTimes(const std::vector<OpTime>& times, StepSeconds* seconds) {
   for (const OpTime& time : times) {

@@ -26,6 +26,9 @@ namespace ropewalk::mlrunner {
 // Adds what the ops of one run took.
 void AddTimes(const std::vector<OpTime>& times, StepSeconds* seconds);
 
+// Multiplications of a matrix product or a convolution; 0: the op is none.
+double ProductsOf(const Graph& graph, const Op& op, const Bindings& bindings);
+
 // Of the products (matrix products and convolutions) of a program's steps: 2 for each multiplication and addition.
 double FlopsOf(const Graph& graph, const Bindings& bindings, const Program& program);
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -26,16 +27,21 @@ struct Built {
   std::int64_t numbers = 0;  // of all parameters
   std::string logits;        // their shape
 };
-inline Built FinishWithLoss(Builder& b, const Model& model, const Value& loss) {
+// All but the graph.
+inline Built Describe(const Builder& b, const Model& model) {
   Built built;
-  b.Output("loss", loss);
-  b.Output("logits", model.logits);
-  for (const Gradient& gradient : Grad(loss, {model.parameters.begin(), model.parameters.end()})) b.Output("gradient", gradient);
   built.logits = ToString(model.logits.shape(), b.graph().symbols);
   for (const Parameter& parameter : model.parameters) {
     built.parameters.push_back(b.graph().state(parameter.state).name);
     built.numbers += NumElements(parameter.shape()).Constant().value_or(0);
   }
+  return built;
+}
+inline Built FinishWithLoss(Builder& b, const Model& model, const Value& loss) {
+  Built built = Describe(b, model);
+  b.Output("loss", loss);
+  b.Output("logits", model.logits);
+  for (const Gradient& gradient : Grad(loss, {model.parameters.begin(), model.parameters.end()})) b.Output("gradient", gradient);
   auto graph = b.Finish();
   EXPECT_TRUE(graph.ok()) << graph.status().ToString();
   if (!graph.ok()) return built;
@@ -61,6 +67,25 @@ inline std::vector<RefTensor> Inputs(const Graph& graph, std::uint64_t seed, std
     inputs.push_back(std::move(tensor));
   }
   return inputs;
+}
+
+// Of a model of the symbol that comes next, (B, T) -> (B, T, symbols): a place sees itself and what is before it. Another symbol there
+// changes its logits, one behind it does not.
+inline void LooksBackOnly(const Built& built, std::int64_t length, std::int64_t symbols) {
+  std::vector<RefTensor> inputs = Inputs(built.graph, 3, symbols);
+  std::map<std::string, RefTensor> states;
+  const RefTensor before = Evaluate(built.graph, {kRows}, inputs, states)->outputs[1];
+  const std::int64_t changed = 2;
+  double& id = inputs[0].data[static_cast<std::size_t>(length + changed)];  // of the second sample
+  id = id == 0 ? 1 : 0;
+  const RefTensor after = Evaluate(built.graph, {kRows}, inputs, states)->outputs[1];
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t place = 0; place < length; ++place) {
+      const auto first = static_cast<std::ptrdiff_t>((row * length + place) * symbols);
+      const bool same = std::equal(before.data.begin() + first, before.data.begin() + first + symbols, after.data.begin() + first);
+      EXPECT_EQ(same, row != 1 || place < changed) << "sample " << row << ", place " << place;
+    }
+  }
 }
 
 // A few elements of every parameter, drawn from a seed. Of those that are `unused` all are zeros.

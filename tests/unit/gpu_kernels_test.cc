@@ -4,16 +4,12 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <functional>
 
-#include "base/random.h"
-#include "mlrunner/executor/executor.h"
 #include "mlrunner/gpu/kernels.h"
-#include "mlrunner/graph/grad.h"
 #include "mlrunner/graph/infer.h"
-#include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/optimizers.h"
+#include "tests/unit/against_reference.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -48,7 +44,7 @@ class GpuKernels : public ::testing::Test {
 struct Case {
   const char* name;
   std::vector<Shape> shapes;  // of floating-point inputs
-  std::function<Vars(Builder&, const Vars&)> function;
+  CaseFunction function;
   double low = -2, high = 2;
 };
 
@@ -96,47 +92,13 @@ std::vector<Case> Cases() {
 
 // The worst error of any output, relative to its largest magnitude.
 double Error(const Case& test, Dtype dtype, Device device, const KernelTable& table, std::size_t* fallbacks) {
-  Builder b;
-  Vars inputs;
-  for (std::size_t i = 0; i < test.shapes.size(); ++i) inputs.push_back(b.Input("x" + std::to_string(i), dtype, test.shapes[i]));
-  for (const Value& y : test.function(b, inputs)) b.Output("y", y);
-  auto graph = b.Finish();
-  EXPECT_TRUE(graph.ok()) << graph.status().ToString();
-  if (!graph.ok()) return HUGE_VAL;
-  Random random(11);
-  std::vector<RefTensor> refs;
-  std::vector<Tensor> tensors;
-  for (const Shape& shape : test.shapes) {
-    RefTensor tensor{Evaluate(shape, {}), {}};
-    for (std::int64_t i = 0; i < NumElements(tensor.dims); ++i)
-      tensor.data.push_back(RoundTo(dtype, test.low + (test.high - test.low) * random.Unit()));
-    tensors.push_back(ToTensor(dtype, tensor));
-    refs.push_back(std::move(tensor));
-  }
-  std::map<std::string, RefTensor> states;
+  const auto graph = GraphOf(test.shapes, dtype, test.function);
+  if (!graph) return HUGE_VAL;
+  const DrawnInputs inputs(test.shapes, dtype, test.low, test.high);
   // Values between ops are rounded as ours are: what is compared is the last op's own error.
-  auto expected = Evaluate(*graph, {}, refs, states, {}, {.round = true});
-  auto executable = Compile(*graph, {}, {}, table, {.device = device});
-  EXPECT_TRUE(expected.ok() && executable.ok()) << executable.status().ToString();
-  if (!expected.ok() || !executable.ok()) return HUGE_VAL;
-  *fallbacks = (*executable)->fallback_ops();
-  RunInputs run;
-  for (const Tensor& tensor : tensors) run.micro_batches[0].push_back(&tensor);
-  StateStore store;
-  auto result = (*executable)->Run(run, store);
-  EXPECT_TRUE(result.ok()) << result.status().ToString();
-  if (!result.ok()) return HUGE_VAL;
-  double worst = 0;
-  for (std::size_t i = 0; i < expected->outputs.size(); ++i) {
-    const RefTensor got = ToRef(result->outputs[0][i]);
-    double scale = 1e-30;
-    for (double value : expected->outputs[i].data) scale = std::max(scale, std::fabs(value));
-    for (std::size_t j = 0; j < got.data.size(); ++j) {
-      const double difference = std::fabs(got.data[j] - expected->outputs[i].data[j]) / scale;
-      worst = std::isnan(difference) ? HUGE_VAL : std::max(worst, difference);
-    }
-  }
-  return worst;
+  const Ran ran = RunAgainst(ByReference(*graph, inputs, true), *graph, inputs, table, {.device = device});
+  *fallbacks = ran.fallbacks;
+  return ran.error;
 }
 
 TEST_F(GpuKernels, AsTheReference) {

@@ -3,35 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
 
-#include "base/random.h"
-#include "mlrunner/executor/executor.h"
-#include "mlrunner/graph/grad.h"
-#include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/optimizers.h"
 #include "mlrunner/graph/passes/pass.h"
+#include "tests/unit/against_reference.h"
 
 namespace ropewalk::mlrunner {
 namespace {
 
-using Function = std::function<Vars(Builder&, const Vars&)>;
 struct Case {
   const char* name;
   std::vector<Shape> shapes;  // of floating-point tensors
-  Function function;
+  CaseFunction function;
 };
 
-// The function's values and their gradients.
-Function WithGradient(const std::function<Value(Builder&, const Vars&)>& f) {
-  return [f](Builder& b, const Vars& v) {
-    Value y = f(b, v);
-    Vars all{y};
-    for (const Gradient& g : Grad(ReduceSum(y * y * .5), v)) all.push_back(g);
-    return all;
-  };
-}
 Value NoInts(Builder& b) { return Constant(b, Literal::Of(Dtype::kI32, {0}, std::vector<std::int32_t>())); }
 
 std::vector<Case> Cases() {

@@ -2,15 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
 #include <string_view>
 
-#include "base/random.h"
-#include "mlrunner/executor/executor.h"
-#include "mlrunner/graph/grad.h"
-#include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/passes/pass.h"
+#include "tests/unit/against_reference.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -18,7 +14,7 @@ namespace {
 struct Case {
   const char* name;
   std::vector<Shape> shapes;  // of f32 inputs
-  std::function<Vars(Builder&, const Vars&)> function;
+  CaseFunction function;
   // Relative to the largest magnitude of the output. With u = 2^-24 an element alone has some 8 u; a sum of k terms has about sqrt(k) u
   // of the root of its squares, which the largest output is not below, and a gradient goes through two such. 2e-6 (33 u) is for k up to
   // 364 (the weights of the convolutions), 4e-6 (67 u) for up to 6699 (the sum of everything) and for chains of sums.
@@ -31,60 +27,20 @@ Value Ints(Builder& b, std::vector<std::int32_t> values) {
   return Constant(b, Literal::Of(Dtype::kI32, dims, values));
 }
 
-// The worst error of any output, and how many instructions had no fast kernel.
-std::pair<double, std::size_t> Error(const Case& test, bool fuse, int threads) {
-  Builder b;
-  Vars inputs;
-  for (std::size_t i = 0; i < test.shapes.size(); ++i) inputs.push_back(b.Input("x" + std::to_string(i), Dtype::kF32, test.shapes[i]));
-  for (const Value& y : test.function(b, inputs)) b.Output("y", y);
-  auto graph = b.Finish();
-  EXPECT_TRUE(graph.ok()) << graph.status().ToString();
-  if (!graph.ok()) return {HUGE_VAL, 0};
-  if (fuse) graph = FuseElementwise(*graph);
-  Random random(11);
-  std::vector<RefTensor> refs;
-  std::vector<Tensor> tensors;
-  for (const Shape& shape : test.shapes) {
-    RefTensor tensor{Evaluate(shape, {}), {}};
-    for (std::int64_t i = 0; i < NumElements(tensor.dims); ++i) {
-      tensor.data.push_back(RoundTo(Dtype::kF32, test.low + (test.high - test.low) * random.Unit()));
-    }
-    tensors.push_back(ToTensor(Dtype::kF32, tensor));
-    refs.push_back(std::move(tensor));
-  }
-  std::map<std::string, RefTensor> states;
-  auto expected = Evaluate(*graph, {}, refs, states, {}, {.round = false});
-  EXPECT_TRUE(expected.ok()) << expected.status().ToString();
-  auto executable = Compile(*graph, {}, {}, CpuKernels(), {.num_threads = threads});
-  EXPECT_TRUE(executable.ok()) << executable.status().ToString();
-  if (!executable.ok() || !expected.ok()) return {HUGE_VAL, 0};
-  RunInputs run;
-  for (const Tensor& tensor : tensors) run.micro_batches[0].push_back(&tensor);
-  StateStore store;
-  auto result = (*executable)->Run(run, store);
-  EXPECT_TRUE(result.ok()) << result.status().ToString();
-  if (!result.ok()) return {HUGE_VAL, 0};
-  double worst = 0;
-  for (std::size_t i = 0; i < expected->outputs.size(); ++i) {
-    RefTensor got = ToRef(result->outputs[0][i]);
-    double scale = 1e-30;
-    for (double value : expected->outputs[i].data) scale = std::max(scale, std::fabs(value));
-    for (std::size_t j = 0; j < got.data.size(); ++j) {
-      double difference = std::fabs(got.data[j] - expected->outputs[i].data[j]) / scale;
-      worst = std::isnan(difference) ? HUGE_VAL : std::max(worst, difference);
-    }
-  }
-  return {worst, (*executable)->fallback_ops()};
-}
-
 void Check(const std::vector<Case>& cases, std::size_t fallbacks_allowed) {
   for (const Case& test : cases) {
+    SCOPED_TRACE(test.name);
+    const auto graph = GraphOf(test.shapes, Dtype::kF32, test.function);
+    ASSERT_TRUE(graph);
+    const DrawnInputs inputs(test.shapes, Dtype::kF32, test.low, test.high);
     for (bool fuse : {false, true}) {
+      const Graph made = fuse ? FuseElementwise(*graph) : *graph;
+      const std::vector<RefTensor> expected = ByReference(made, inputs, false);
       for (int threads : {1, 2}) {
-        SCOPED_TRACE(std::string(test.name) + (fuse ? " fused " : " ") + std::to_string(threads));
-        auto [error, fallbacks] = Error(test, fuse, threads);
-        EXPECT_LE(error, test.tolerance);
-        EXPECT_LE(fallbacks, fallbacks_allowed);
+        SCOPED_TRACE((fuse ? "fused, threads: " : "threads: ") + std::to_string(threads));
+        const Ran ran = RunAgainst(expected, made, inputs, CpuKernels(), {.num_threads = threads});
+        EXPECT_LE(ran.error, test.tolerance);
+        EXPECT_LE(ran.fallbacks, fallbacks_allowed);
       }
     }
   }
@@ -153,48 +109,28 @@ TEST(CpuKernels, Products) {
           {"batch broadcast", {{3, 9, 17}, {2, 1, 17, 5}}, [](Builder&, const Vars& v) { return Vars{MatMul(v[0], v[1])}; }},
           {"rows and a matrix", {{2, 9, 17}, {17, 5}}, [](Builder&, const Vars& v) { return Vars{MatMul(v[0], v[1])}; }},
           {"vector", {{1, 17}, {17, 1}}, [](Builder&, const Vars& v) { return Vars{MatMul(v[0], v[1])}; }},
-          {"convolution",
-           {{2, 3, 14, 13}, {6, 3, 5, 5}},
-           [](Builder&, const Vars& v) {
-             Value y = Conv2D(v[0], v[1], {{1, 1}, {2, 2}});
-             auto g = Grad(ReduceSum(y * y * .5), v);
-             return Vars{y, g[0], g[1]};
-           }},
+          {"convolution", {{2, 3, 14, 13}, {6, 3, 5, 5}}, WithGradient([](Builder&, const Vars& v) {
+             return Conv2D(v[0], v[1], {{1, 1}, {2, 2}});
+           })},
           {"convolution of one channel",
            {{1, 1, 28, 28}, {6, 1, 5, 5}},
-           [](Builder&, const Vars& v) {
-             Value y = Conv2D(v[0], v[1], {{1, 1}, {2, 2}});
-             auto g = Grad(ReduceSum(y * y * .5), v);
-             return Vars{y, g[0], g[1]};
-           },
+           WithGradient([](Builder&, const Vars& v) { return Conv2D(v[0], v[1], {{1, 1}, {2, 2}}); }),
            4e-6},
-          {"strided convolution",
-           {{2, 16, 15, 15}, {32, 16, 3, 3}},
-           [](Builder&, const Vars& v) {
-             Value y = Conv2D(v[0], v[1], {{2, 2}, {1, 1}});
-             auto g = Grad(ReduceSum(y * y * .5), v);
-             return Vars{y, g[0], g[1]};
-           }},
+          {"strided convolution", {{2, 16, 15, 15}, {32, 16, 3, 3}}, WithGradient([](Builder&, const Vars& v) {
+             return Conv2D(v[0], v[1], {{2, 2}, {1, 1}});
+           })},
       },
       0);
 }
 
 TEST(CpuKernels, Rows) {
   const Shape rows = {3, 29, 77};
-  auto with_gradient = [](const std::function<Value(Builder&, const Vars&)>& f) {
-    return [f](Builder& b, const Vars& v) {
-      Value y = f(b, v);
-      Vars all{y};
-      for (const Gradient& g : Grad(ReduceSum(y * y * .5), v)) all.push_back(g);
-      return all;
-    };
-  };
   Check(
       {
-          {"softmax", {rows}, with_gradient([](Builder&, const Vars& v) { return Softmax(v[0]); })},
-          {"log softmax", {rows}, with_gradient([](Builder&, const Vars& v) { return LogSoftmax(v[0]); }), 4e-6},
-          {"cross entropy", {{4, 77}}, with_gradient([](Builder& b, const Vars& v) { return CrossEntropy(v[0], Ints(b, {0, 76, 3, 3})); })},
-          {"layer norm", {rows, {77}, {77}}, with_gradient([](Builder&, const Vars& v) { return LayerNorm(v[0], v[1], v[2]); }), 4e-6},
+          {"softmax", {rows}, WithGradient([](Builder&, const Vars& v) { return Softmax(v[0]); })},
+          {"log softmax", {rows}, WithGradient([](Builder&, const Vars& v) { return LogSoftmax(v[0]); }), 4e-6},
+          {"cross entropy", {{4, 77}}, WithGradient([](Builder& b, const Vars& v) { return CrossEntropy(v[0], Ints(b, {0, 76, 3, 3})); })},
+          {"layer norm", {rows, {77}, {77}}, WithGradient([](Builder&, const Vars& v) { return LayerNorm(v[0], v[1], v[2]); }), 4e-6},
           {"sums",
            {rows},
            [](Builder&, const Vars& v) {
@@ -226,10 +162,10 @@ TEST(CpuKernels, Rows) {
              return Vars{
                  part, end, PadAxis(end, -1, 2, 3), PadAxis(part, 1, 1, 0), Concat({part, v[0]}, 1), BroadcastTo(v[0], {2, 3, 29, 77})};
            }},
-          {"gather", {{9, 33}}, with_gradient([](Builder& b, const Vars& v) { return Gather(v[0], Ints(b, {8, 0, 8, 2})); })},
-          {"pool", {{2, 3, 9, 8}}, with_gradient([](Builder&, const Vars& v) { return MaxPool2D(v[0], 2, 2); })},
-          {"average pool", {{2, 3, 9, 8}}, with_gradient([](Builder&, const Vars& v) { return AvgPool2D(v[0], 2, 2); })},
-          {"average pool, windows overlap", {{2, 3, 9, 8}}, with_gradient([](Builder&, const Vars& v) { return AvgPool2D(v[0], 3, 2); })},
+          {"gather", {{9, 33}}, WithGradient([](Builder& b, const Vars& v) { return Gather(v[0], Ints(b, {8, 0, 8, 2})); })},
+          {"pool", {{2, 3, 9, 8}}, WithGradient([](Builder&, const Vars& v) { return MaxPool2D(v[0], 2, 2); })},
+          {"average pool", {{2, 3, 9, 8}}, WithGradient([](Builder&, const Vars& v) { return AvgPool2D(v[0], 2, 2); })},
+          {"average pool, windows overlap", {{2, 3, 9, 8}}, WithGradient([](Builder&, const Vars& v) { return AvgPool2D(v[0], 3, 2); })},
           {"adamw",
            {{1000}, {1000}, {1000}, {1000}},
            [](Builder& b, const Vars& v) {
@@ -320,12 +256,7 @@ TEST(CpuKernels, Tables) {
             return Vars{Gather(v[0], ExpertSlots(experts, 3, 3)), Gather(v[0], ExpertSlots(wide, 4, 1))};
           }}},
         0);
-  auto pairs = [](Builder&, const Vars& v) {
-    Value y = PairDots(v[0], v[1]);
-    Vars all{y};
-    for (const Gradient& g : Grad(ReduceSum(y * y * .5), v)) all.push_back(g);
-    return all;
-  };
+  const CaseFunction pairs = WithGradient([](Builder&, const Vars& v) { return PairDots(v[0], v[1]); });
   Check({{"pairs", {{3, 16}, {3, 26, 16}}, pairs, 4e-6},
          {"pairs of many, two threads", {{21, 7}, {21, 40, 7}}, pairs, 4e-6},
          {"one pair", {{2, 5}, {2, 1, 5}}, pairs},

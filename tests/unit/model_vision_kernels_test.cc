@@ -2,16 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
 
-#include "base/random.h"
-#include "mlrunner/executor/executor.h"
-#include "mlrunner/graph/grad.h"
-#include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/op_def.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/passes/pass.h"
+#include "tests/unit/against_reference.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -19,21 +14,12 @@ namespace {
 struct Case {
   const char* name;
   std::vector<Shape> shapes;  // of f32 inputs
-  std::function<Vars(Builder&, const Vars&)> function;
+  CaseFunction function;
   // Relative to the largest magnitude of the output; why so much is said in model_kernels_test.cc.
   double tolerance = 4e-6;
   double low = -2, high = 2;
 };
 
-using Function = std::function<Value(Builder&, const Vars&)>;
-std::function<Vars(Builder&, const Vars&)> WithGradient(const Function& f, bool of_squares = true) {
-  return [f, of_squares](Builder& b, const Vars& v) {
-    Value y = f(b, v);
-    Vars all{y};
-    for (const Gradient& g : Grad(ReduceSum(of_squares ? y * y * .5 : Sin(y)), v)) all.push_back(g);
-    return all;
-  };
-}
 Value Counted(Builder& b, const std::vector<float>& rows) {
   return Constant(b, Literal::Of(Dtype::kF32, {static_cast<std::int64_t>(rows.size())}, rows));
 }
@@ -61,47 +47,18 @@ Graph InBlocks(const Graph& graph, std::int32_t block) {
 
 void Check(const std::vector<Case>& cases) {
   for (const Case& test : cases) {
-    Builder b;
-    Vars inputs;
-    for (std::size_t i = 0; i < test.shapes.size(); ++i) inputs.push_back(b.Input("x" + std::to_string(i), Dtype::kF32, test.shapes[i]));
-    for (const Value& y : test.function(b, inputs)) b.Output("y", y);
-    auto graph = b.Finish();
-    ASSERT_TRUE(graph.ok()) << test.name << ": " << graph.status().ToString();
-    Random random(11);
-    std::vector<RefTensor> refs;
-    std::vector<Tensor> tensors;
-    for (const Shape& shape : test.shapes) {
-      RefTensor tensor{Evaluate(shape, {}), {}};
-      for (std::int64_t i = 0; i < NumElements(tensor.dims); ++i)
-        tensor.data.push_back(RoundTo(Dtype::kF32, test.low + (test.high - test.low) * random.Unit()));
-      tensors.push_back(ToTensor(Dtype::kF32, tensor));
-      refs.push_back(std::move(tensor));
-    }
-    std::map<std::string, RefTensor> states;
-    auto expected = Evaluate(*graph, {}, refs, states, {}, {.round = false});
-    ASSERT_TRUE(expected.ok()) << expected.status().ToString();
+    SCOPED_TRACE(test.name);
+    const auto graph = GraphOf(test.shapes, Dtype::kF32, test.function);
+    ASSERT_TRUE(graph);
+    const DrawnInputs inputs(test.shapes, Dtype::kF32, test.low, test.high);
+    const std::vector<RefTensor> expected = ByReference(*graph, inputs, false);
     for (std::int32_t block : {0, 8, 16}) {
       const Graph laid = block == 0 ? *graph : InBlocks(*graph, block);
       for (int threads : {1, 2}) {
-        SCOPED_TRACE(std::string(test.name) + ", blocks of " + std::to_string(block) + ", threads: " + std::to_string(threads));
-        auto executable = Compile(laid, {}, {}, CpuKernels(), {.num_threads = threads});
-        ASSERT_TRUE(executable.ok()) << executable.status().ToString();
-        EXPECT_EQ((*executable)->fallback_ops(), 0u);
-        RunInputs run;
-        for (const Tensor& tensor : tensors) run.micro_batches[0].push_back(&tensor);
-        StateStore store;
-        auto result = (*executable)->Run(run, store);
-        ASSERT_TRUE(result.ok()) << result.status().ToString();
-        for (std::size_t i = 0; i < expected->outputs.size(); ++i) {
-          const RefTensor got = ToRef(result->outputs[0][i]);
-          double scale = 1e-30, worst = 0;
-          for (double value : expected->outputs[i].data) scale = std::max(scale, std::fabs(value));
-          for (std::size_t k = 0; k < got.data.size(); ++k) {
-            const double difference = std::fabs(got.data[k] - expected->outputs[i].data[k]) / scale;
-            worst = std::isnan(difference) ? HUGE_VAL : std::max(worst, difference);
-          }
-          EXPECT_LE(worst, test.tolerance) << "output " << i;
-        }
+        SCOPED_TRACE("blocks of " + std::to_string(block) + ", threads: " + std::to_string(threads));
+        const Ran ran = RunAgainst(expected, laid, inputs, CpuKernels(), {.num_threads = threads});
+        EXPECT_LE(ran.error, test.tolerance);
+        EXPECT_EQ(ran.fallbacks, 0u);
       }
     }
   }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/hash.h"
+#include "mlrunner/kernels/philox.h"
 #include "tests/unit/built_models.h"
 
 namespace ropewalk::mlrunner {
@@ -50,6 +52,19 @@ TEST(Initializers, FansGiveTheDeviation) {
     EXPECT_LE(Largest(values), test.bound);
     EXPECT_NEAR(std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size()), 0, .02 * test.deviation);
   }
+}
+
+// What a seed means stays as it is, to the last bit of f64: the numbers, and the order of the products that they go through.
+TEST(Initializers, NormalsAreThoseOfTheSeed) {
+  const std::uint64_t key = RandomKey(5, 0, Checksum64("w"), 0);
+  const std::vector<double> values = Draw(Initializer::Normal(.02), {40, 5});
+  int moved = 0;  // by another order: the control
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double u = UniformAt(key, 0, i), length = std::sqrt(-2 * std::log(1 - u)), turn = std::cos(2 * M_PI * UniformAt(key, 1, i));
+    EXPECT_EQ(values[i], .02 * length * turn) << i;
+    moved += values[i] != .02 * (length * turn);
+  }
+  EXPECT_GT(moved, 0);
 }
 
 TEST(Initializers, TruncatedNormalsAreCut) {

@@ -2,23 +2,13 @@
 // that they learn.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <functional>
-#include <map>
-#include <set>
-#include <string>
-#include <vector>
 
-#include "base/random.h"
 #include "mlrunner/executor/executor.h"
-#include "mlrunner/graph/grad.h"
-#include "mlrunner/graph/maths.h"
-#include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/optimizers.h"
-#include "mlrunner/graph/passes/pass.h"
-#include "mlrunner/kernels/reference.h"
 #include "mlrunner/models/convnets.h"
 #include "mlrunner/models/resnet.h"
+#include "tests/unit/built_models.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -35,12 +25,6 @@ MakeModel Of(const CnnShape& shape) {
   return [shape](Builder& b, const Value& x, const LayerOptions& o) { return Cnn(b, shape, x, o); };
 }
 
-struct Built {
-  Graph graph;
-  std::vector<std::string> parameters;
-  std::int64_t numbers = 0;  // of all parameters
-  std::string logits;        // their shape
-};
 // Outputs: the loss, the logits; and with `gradients` that of each parameter, else after a step of SGD if the model trains.
 Built Build(const MakeModel& make, Shape image, Mode mode, bool gradients) {
   Builder b;
@@ -51,12 +35,7 @@ Built Build(const MakeModel& make, Shape image, Mode mode, bool gradients) {
   Value loss = Mean(CrossEntropy(model.logits, labels));
   b.Output("loss", loss);
   b.Output("logits", model.logits);
-  Built built;
-  built.logits = ToString(model.logits.shape(), b.graph().symbols);
-  for (const Parameter& parameter : model.parameters) {
-    built.parameters.push_back(b.graph().state(parameter.state).name);
-    built.numbers += NumElements(parameter.shape()).Constant().value_or(0);
-  }
+  Built built = Describe(b, model);
   if (gradients || mode == Mode::kTraining) {
     std::vector<Gradient> grads = Grad(loss, {model.parameters.begin(), model.parameters.end()});
     for (std::size_t i = 0; i < grads.size() && gradients; ++i) b.Output("gradient", grads[i]);
@@ -102,27 +81,13 @@ TEST(VisionModels, BothModesHaveTheSameStates) {
   EXPECT_TRUE(training.contains("stage2/block0/norm_by/running_variance(32)"));
 }
 
-std::vector<RefTensor> Inputs(const Graph& graph, std::int64_t rows, std::uint64_t seed, std::int64_t classes) {
-  Random random(seed);
-  std::vector<RefTensor> inputs;
-  for (ValueId id : graph.inputs) {
-    RefTensor tensor{Evaluate(graph.value(id).type.shape, {rows}), {}};
-    for (std::int64_t i = 0; i < NumElements(tensor.dims); ++i) {
-      const bool real = IsFloat(graph.value(id).type.dtype);
-      tensor.data.push_back(real ? random.Unit() * 2 - 1 : static_cast<double>(random.Below(static_cast<std::uint64_t>(classes))));
-    }
-    inputs.push_back(std::move(tensor));
-  }
-  return inputs;
-}
-
 // A few elements of every parameter. Where a ReLU or a maximum changes its mind between the two losses another element is taken.
 void GradientsAreDifferences(const MakeModel& make, const Shape& image, Mode mode) {
-  constexpr std::int64_t kRows = 3, kClasses = 4;
+  constexpr std::int64_t kClasses = 4;
   const Built built = Build(make, image, mode, true);
   auto wide = ChangeFloats(built.graph, Dtype::kF32, Dtype::kF64);
   ASSERT_TRUE(wide.ok() && Check(*wide).ok());
-  const std::vector<RefTensor> inputs = Inputs(*wide, kRows, 7, kClasses);
+  const std::vector<RefTensor> inputs = Inputs(*wide, 7, kClasses);
   std::map<std::string, RefTensor> states;
   ASSERT_TRUE(Evaluate(*wide, {kRows}, inputs, states).ok());
   Random random(11);
