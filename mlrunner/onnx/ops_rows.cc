@@ -94,8 +94,8 @@ Dim Product(const Shape& shape, std::size_t from, std::size_t to) {
 }
 Value Times(const Value& x, const Dim& factor) { return factor.Is(1) || !x.valid() ? x : x * DimSize(*x.builder, factor, x.dtype()); }
 
-// Numbers of rows of x seen as (rows, rest) from tuples (..., k) of places in its first k axes. `shape` is a copy: that of a value moves when
-// the graph gets more of them.
+// Numbers of rows of x seen as (rows, rest) from tuples (..., k) of places in its first k axes. `shape` is a copy: that of a value moves
+// when the graph gets more of them.
 Value RowNumbers(const Value& tuples, Shape shape, std::size_t k) {
   Value number;
   for (std::size_t d = 0; d < k; ++d) {
