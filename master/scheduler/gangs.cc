@@ -12,8 +12,11 @@
 // An elastic gang (GangStage::ranks_min) is formed with fewer ranks when it has waited for room for all of them long enough, and anew with
 // more when there is room and it says that it got farther: then next to nothing is lost. That is no failure and no restart.
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/job_name.h"
 #include "dag/failure_tags.h"
@@ -66,6 +69,53 @@ std::string_view Name(GangEnd end) {
 // With fewer ranks it is never formed.
 std::uint32_t LeastRanks(const dag::Stage& stage) { return stage.gang->ranks_min > 0 ? stage.gang->ranks_min : stage.tasks; }
 
+// Where ranks could run.
+struct Place {
+  ExecutorId executor;
+  bool avoided;         // rather not there
+  std::uint64_t bytes;  // of what the gang reads that lie there
+  std::uint32_t room;
+  std::uint32_t ranks;
+};
+
+bool RoomierFirst(const Place& a, const Place& b) { return std::tuple(a.avoided, ~a.room) < std::tuple(b.avoided, ~b.room); }
+bool NearerFirst(const Place& a, const Place& b) {
+  return std::tuple(a.avoided, ~a.bytes, ~a.room) < std::tuple(b.avoided, ~b.bytes, ~b.room);
+}
+
+// As few of the places as have room for the ranks, which talk to each other at every step and read their data once, and of sets that are as
+// small the one that holds most of that data. The roomiest stand first: neighbours in rank share a machine.
+std::vector<Place> FewAndNear(std::vector<Place> places, std::uint32_t ranks) {
+  std::stable_sort(places.begin(), places.end(), RoomierFirst);
+  std::size_t few = 0;
+  for (std::uint64_t room = 0; few < places.size() && room < ranks; ++few) room += places[few].room;
+  std::vector<std::size_t> nearest(places.size());
+  std::iota(nearest.begin(), nearest.end(), std::size_t{0});
+  std::stable_sort(nearest.begin(), nearest.end(), [&](std::size_t a, std::size_t b) { return NearerFirst(places[a], places[b]); });
+
+  std::vector<bool> taken(places.size());
+  std::size_t count = 0;
+  auto enough = [&] {  // those that are taken, with the roomiest of the others
+    std::uint64_t room = 0;
+    std::size_t open = few - count - 1;
+    for (std::size_t i = 0; i < places.size(); ++i)
+      if (taken[i] || (open > 0 && open-- > 0)) room += places[i].room;
+    return room >= ranks;
+  };
+  for (std::size_t i : nearest) {
+    if (count == few) break;
+    taken[i] = true;
+    if (enough())
+      ++count;
+    else
+      taken[i] = false;
+  }
+  std::vector<Place> chosen;
+  for (std::size_t i = 0; i < places.size(); ++i)
+    if (taken[i]) chosen.push_back(places[i]);
+  return chosen;
+}
+
 std::string Seconds(std::uint64_t ms) {
   return ms % 1000 == 0 ? Number(ms / 1000) + " s" : Number(ms / 1000) + "." + Number(ms / 100 % 10) + " s";
 }
@@ -84,6 +134,14 @@ std::vector<Executor*> Scheduler::State::GangExecutors(JobRun& job, const StageR
       list.push_back(&executor);
   }
   return list;
+}
+
+// Where the bytes lie that its ranks read. Every rank reads every part of an input, so one rank stands for all.
+std::map<WorkerId, std::uint64_t> Scheduler::State::GangBytes(JobRun& job, StageRun& run) {
+  std::map<WorkerId, std::uint64_t> bytes;
+  for (const auto* on : InputBytes(job, run, 0))
+    for (const auto& [worker, there] : *on) bytes[worker] += there;
+  return bytes;
 }
 
 // Its inputs are there, or not any more: from Replan.
@@ -152,26 +210,23 @@ bool Scheduler::State::PlaceGang(JobRun& job, StageRun& run, GangRun& gang) {
       return false;
     }
   }
-  struct Place {
-    Executor* executor;
-    bool avoided;
-    std::uint32_t room;
-    std::uint32_t ranks;
-  };
+  const std::map<WorkerId, std::uint64_t> near = GangBytes(job, run);
   std::vector<Place> places;
   std::uint64_t room = 0;
   for (Executor* executor : list) {
     const Worker& worker = workers.at(executor->worker);
     const std::uint32_t taken = worker.busy + worker.held, limit = GangRoom(worker);
     if (taken >= limit || worker.claimed) continue;
-    places.push_back({executor, worker.avoided_until > now, limit - taken, 0});
+    auto there = near.find(executor->worker);
+    places.push_back({executor->id, worker.avoided_until > now, there == near.end() ? 0 : there->second, limit - taken, 0});
     room += limit - taken;
   }
   if (room < FewestRanks(run, gang)) return false;
   auto left = static_cast<std::uint32_t>(std::min<std::uint64_t>(run.stage.tasks, room));
-  // The roomiest first: few machines hold it then, and neighbours in rank share one.
-  std::stable_sort(places.begin(), places.end(),
-                   [](const Place& a, const Place& b) { return std::pair(a.avoided, ~a.room) < std::pair(b.avoided, ~b.room); });
+  if (spread)
+    std::stable_sort(places.begin(), places.end(), NearerFirst);
+  else
+    places = FewAndNear(std::move(places), left);
   while (left > 0)
     for (Place& place : places) {
       const std::uint32_t take = std::min({left, place.room - place.ranks, spread ? 1 : place.room});
@@ -179,7 +234,7 @@ bool Scheduler::State::PlaceGang(JobRun& job, StageRun& run, GangRun& gang) {
       left -= take;
     }
   std::vector<ExecutorId> by_rank;
-  for (const Place& place : places) by_rank.insert(by_rank.end(), place.ranks, place.executor->id);
+  for (const Place& place : places) by_rank.insert(by_rank.end(), place.ranks, place.executor);
   FormGang(job, run, gang, by_rank);
   return true;
 }

@@ -430,6 +430,7 @@ struct Scheduler::State {
   void GangOver(JobRun& job, StageRun& run, GangRun& gang);
   std::uint32_t GangRoom(const Worker& worker) const;
   std::vector<Executor*> GangExecutors(JobRun& job, const StageRun& run);
+  std::map<WorkerId, std::uint64_t> GangBytes(JobRun& job, StageRun& run);
   Status Unplaced(const JobRun& job, const StageRun& run) const;
 
   // verify.cc

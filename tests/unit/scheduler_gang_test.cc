@@ -146,6 +146,46 @@ TEST_F(Gang, PacksOntoFewMachinesOrSpreads) {
   EXPECT_EQ(on, (std::map<std::string, int>{{"w1", 1}, {"w2", 2}, {"w3", 1}}));
 }
 
+// Of machines that would do as well it takes those where its data lies, but never more machines for it.
+TEST_F(Gang, PicksOfAsFewMachinesThoseThatHoldItsInput) {
+  struct Case {
+    std::vector<std::uint32_t> slots;  // of worker 1, 2...
+    std::size_t holder;                // the worker that runs all that the gang reads
+    std::uint32_t ranks;
+    bool spread;
+    std::map<std::string, int> on;
+  };
+  const std::vector<Case> cases = {{{2, 2, 2}, 3, 2, false, {{"w3", 2}}},
+                                   {{2, 2, 2}, 2, 2, false, {{"w2", 2}}},
+                                   {{4, 2, 2}, 3, 6, false, {{"w1", 4}, {"w3", 2}}},
+                                   {{4, 2, 2}, 2, 4, false, {{"w1", 4}}},
+                                   {{4, 3, 2}, 3, 7, false, {{"w1", 4}, {"w2", 3}}},
+                                   {{4, 3, 2}, 3, 6, false, {{"w1", 4}, {"w3", 2}}},
+                                   {{2, 2, 2}, 3, 1, true, {{"w3", 1}}},
+                                   {{4, 2, 2}, 2, 2, true, {{"w1", 1}, {"w2", 1}}}};
+  int number = 0;
+  for (const Case& c : cases) {
+    SCOPED_TRACE(++number);
+    Puppet puppet{Options{}};
+    p = std::move(puppet);
+    for (std::size_t w = 0; w < c.slots.size(); ++w) p.AddWorker(w + 1, c.slots[w]);
+    dag::Stage gang = GangStage(9, c.ranks, {.placement_ms = 60'000, .spread = c.spread});
+    gang.inputs = {{StageId{1}, dag::InputPattern::kAllToAll, 0}};
+    plan = MakePlan(1, {MakeStage(1, 1, dag::StageOutput::kSegment), gang});
+    p.Submit();
+    ASSERT_EQ(p.started.size(), c.slots.size());
+    Join(p.started[c.holder - 1].executor);
+    ASSERT_EQ(p.tasks.size(), 1u);
+    for (std::size_t w = 0; w < c.slots.size(); ++w)
+      if (w != c.holder - 1) Join(p.started[w].executor);
+    p.FinishTasks();
+    while (!p.tasks.empty() && !p.tasks[0].gang) p.FinishTasks();  // a second run that verifies
+    std::map<std::string, int> on;
+    for (const RunTask& rank : Ranks()) ++on[rank.gang->machine];
+    EXPECT_EQ(on, c.on);
+  }
+}
+
 TEST_F(Gang, ASpreadGangWaitsAMomentForExecutorsThatStart) {
   p.AddWorker(1, 4);
   p.AddWorker(2, 4);
