@@ -25,6 +25,7 @@ constexpr std::chrono::seconds kTermPatience{3};      // between SIGTERM and SIG
 constexpr std::chrono::seconds kLeftoverPatience{1};  // for output of what the program has left behind, after its end
 constexpr std::size_t kLineBytesMax = 64 << 10;       // longer ones come in pieces
 constexpr std::size_t kLastLines = 8;
+constexpr int kReadsAtOnce = 64;  // before the program's end and the wish for it are looked at again: it may write faster than we read
 
 Status CannotStart(const std::string& program, int error) {
   const Status why = storage::IoError(error, "LAUNCH01", "the program " + storage::QuotedPath(program) + " cannot be started");
@@ -151,7 +152,7 @@ bool ChildProgram::Read(const std::function<void(std::string_view)>& line, Progr
     line(text);
   };
   char bytes[16 << 10];
-  while (true) {
+  for (int reads = 0; reads < kReadsAtOnce; ++reads) {
     const ssize_t got = read(output_.get(), bytes, sizeof bytes);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return true;
@@ -166,6 +167,7 @@ bool ChildProgram::Read(const std::function<void(std::string_view)>& line, Progr
     partial_.erase(0, begin);
     if (partial_.size() >= kLineBytesMax) give(std::exchange(partial_, ""));
   }
+  return true;
 }
 
 ProgramEnd ChildProgram::Wait(const std::function<void(std::string_view)>& line, const std::function<void()>& tick) {

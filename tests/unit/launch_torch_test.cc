@@ -206,6 +206,22 @@ TEST(Torch, ALostGangEndsTheProgramAndAllThatItHasStarted) {
   EXPECT_EQ(seen, 2);
 }
 
+// One that writes without end, faster than its lines are taken, is ended all the same.
+TEST(Torch, AFloodOfOutputHidesNothing) {
+  auto program = ChildProgram::Start({.argv = {"yes"}, .folder = "/", .environment = {}});
+  ASSERT_TRUE(program.ok()) << program.status().ToString();
+  std::size_t lines = 0;
+  int ticks = 0;
+  auto line = [&](std::string_view text) { lines += text == "y" ? 1 : 0; };
+  auto tick = [&] {
+    if (++ticks == 3) (*program)->End();
+  };
+  const ProgramEnd end = (*program)->Wait(line, tick);
+  EXPECT_EQ(end.signal, SIGTERM) << end.Words();
+  EXPECT_GT(lines, 100'000u);
+  EXPECT_GE(ticks, 3);
+}
+
 TEST(Torch, LinesComeWholeAndTheLastOneWithoutANewline) {
   OneRank gang(0, 1);
   ASSERT_TRUE(RunTorchRank(gang, Job("printf 'a'; sleep 0.3; printf 'b\\n\\nlast'"), "1").ok());
