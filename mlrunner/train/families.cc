@@ -21,6 +21,8 @@ const DataFamily& TextFamily();
 const DataFamily& ImageFolderFamily();
 const DataFamily& CsvFamily();
 const DataFamily& RecordsFamily();
+const DataFamily& ClicksFamily();
+const DataFamily& ClickRecordsFamily();
 
 const std::vector<const ModelFamily*>& ModelFamilies() {
   static const std::vector<const ModelFamily*> all = {
@@ -31,7 +33,7 @@ const std::vector<const ModelFamily*>& ModelFamilies() {
 
 const std::vector<const DataFamily*>& DataFamilies() {
   static const std::vector<const DataFamily*> all = {
-      &FashionMnistFamily(), &TextFamily(), &ImageFolderFamily(), &CsvFamily(), &RecordsFamily(),
+      &FashionMnistFamily(), &TextFamily(), &ImageFolderFamily(), &CsvFamily(), &RecordsFamily(), &ClicksFamily(), &ClickRecordsFamily(),
   };
   return all;
 }

@@ -128,6 +128,7 @@ Learnt Judge(const Batch& batch, const Model& model, const Value& labels) {
   if (!batch.training) {
     const Value said = Cast(Greater(x, 0.0), Dtype::kF32);
     learnt.hits = ReduceSum(Cast(Equal(said, labels), Dtype::kF32) * weights);
+    learnt.scores = x;
   }
   return learnt;
 }

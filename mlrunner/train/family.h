@@ -94,6 +94,8 @@ struct Learnt {
   std::vector<Parameter> parameters;
   Value loss;  // (): the sum over all labels, weighted
   Value hits;  // (): the weighted number of labels that it gets right; needed where the batch is not for training
+  // As the labels, which are 0 or 1: the larger, the likelier is 1. Where there are some the area under the ROC curve is counted.
+  Value scores{};
 };
 
 // Cross entropy of logits (B, ..., classes) with labels (B, ...), and a hit where the largest logit is the label's.

@@ -62,11 +62,12 @@ void Print(const mlrunner::TrainSummary& s) {
   if (WantsJson()) {
     fmt::print(
         "{{\"job\":\"train\",\"steps\":{},\"resumed_from\":{},\"loss\":{},\"seconds\":{},\"samples_per_s\":{},"
-        "\"held_out_loss\":{},\"held_out_hits\":{},\"held_out_labels\":{},\"skipped\":{},\"best_step\":{},\"best_loss\":{},"
+        "\"held_out_loss\":{},\"held_out_hits\":{},\"held_out_labels\":{},\"held_out_auc\":{},\"skipped\":{},\"best_step\":{},\"best_"
+        "loss\":{},"
         "\"stopped_early\":{}}}\n",
         s.steps, s.resumed_from, Number(s.loss, 6), Number(s.seconds, 3), s.samples_per_s > 0 ? Number(s.samples_per_s, 1) : "null",
-        Number(s.held_out_loss, 6), s.held_out_hits, s.held_out_labels, s.skipped, s.best_step < 0 ? "null" : std::to_string(s.best_step),
-        s.best_step < 0 ? "null" : Number(s.best_loss, 6), s.stopped_early);
+        Number(s.held_out_loss, 6), s.held_out_hits, s.held_out_labels, Number(s.held_out_auc, 6), s.skipped,
+        s.best_step < 0 ? "null" : std::to_string(s.best_step), s.best_step < 0 ? "null" : Number(s.best_loss, 6), s.stopped_early);
     return;
   }
   if (s.resumed_from >= 0) fmt::print("resumed from the checkpoint of step {}\n", s.resumed_from);
@@ -80,7 +81,8 @@ void Print(const mlrunner::TrainSummary& s) {
     fmt::print("best held-out loss {:.4f} after step {}{}\n", s.best_loss, s.best_step,
                s.stopped_early ? ", then no smaller one: train.patience has ended it" : "");
   for (std::size_t rank = 0; rank < s.anatomy.size(); ++rank) fmt::print("rank {}: {}\n", rank, ToString(s.anatomy[rank]));
-  fmt::print("held out: {:.2f}% of {} {} right, loss {:.4f}\n", 100 * hits, s.held_out_labels, s.labels_are, s.held_out_loss);
+  fmt::print("held out: {:.2f}% of {} {} right, loss {:.4f}{}\n", 100 * hits, s.held_out_labels, s.labels_are, s.held_out_loss,
+             std::isnan(s.held_out_auc) ? "" : fmt::format(", AUC {:.4f}", s.held_out_auc));
 }
 
 }  // namespace

@@ -77,9 +77,11 @@ Status Metrics::Add(const StepFigures& f) {
 
 Status Metrics::Add(const Evaluation& e) {
   const double accuracy = e.labels == 0 ? std::nan("") : static_cast<double>(e.hits) / static_cast<double>(e.labels);
+  const bool judges = !std::isnan(e.auc);
   if (events_ != nullptr) RETURN_IF_ERROR(events_->Add(e.step, {{"held_out/loss", e.loss}, {"held_out/accuracy", accuracy}}));
-  RETURN_IF_ERROR(Line(fmt::format("{{\"step\":{},\"held_out_loss\":{},\"held_out_accuracy\":{},\"is_best\":{}}}\n", e.step, Number(e.loss),
-                                   Number(accuracy), e.is_best)));
+  if (events_ != nullptr && judges) RETURN_IF_ERROR(events_->Add(e.step, {{"held_out/auc", e.auc}}));
+  RETURN_IF_ERROR(Line(fmt::format("{{\"step\":{},\"held_out_loss\":{},\"held_out_accuracy\":{}{},\"is_best\":{}}}\n", e.step,
+                                   Number(e.loss), Number(accuracy), judges ? ",\"held_out_auc\":" + Number(e.auc) : "", e.is_best)));
   return Flush();
 }
 

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -33,7 +34,8 @@ struct Evaluation {
   std::int64_t step = 0;
   double loss = 0;  // the mean over all held-out labels
   std::int64_t hits = 0, labels = 0;
-  bool is_best = false;  // so far
+  double auc = std::numeric_limits<double>::quiet_NaN();  // of models that judge; others have none, and no line says it
+  bool is_best = false;                                   // so far
 };
 
 class Metrics {

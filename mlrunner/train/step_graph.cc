@@ -147,6 +147,7 @@ Result<Graph> CountGraph(const TrainJob& job, const Samples& samples) {
   ASSIGN_OR_RETURN(const Learnt learnt, Build(b, job, samples, false, 1));
   b.Output("loss", learnt.loss);
   b.Output("hits", learnt.hits);
+  if (learnt.scores.valid()) b.Output("scores", learnt.scores);
   return Finish(b, job.dtype);
 }
 

@@ -33,7 +33,8 @@ Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_
 // Forward and backward of each micro-batch, one after the other, what goes once beside the last backward, then the updates.
 Program StepProgram(const Graph& graph, std::int32_t micro_batches);
 
-// Outputs: the weighted sum of the losses; the weighted number of labels that the largest logit hits. `ranks` plays no part.
+// Outputs: the weighted sum of the losses; the weighted number of labels that the model gets right; where it judges, the scores of the
+// labels (Learnt::scores).
 Result<Graph> CountGraph(const TrainJob& job, const Samples& samples);
 
 // The sums over ranks, by `ranks`, which must outlive what is compiled with the table. Each is submitted by its start half and waited for

@@ -47,7 +47,8 @@ std::string Encode(const TrainSummary& summary) {
                               summary.best_step, std::int64_t{summary.stopped_early}})
     writer.Fixed(number);
   writer.Sized(summary.labels_are);
-  for (double number : {summary.loss, summary.seconds, summary.samples_per_s, summary.held_out_loss, summary.best_loss})
+  for (double number :
+       {summary.loss, summary.seconds, summary.samples_per_s, summary.held_out_loss, summary.held_out_auc, summary.best_loss})
     writer.Fixed(number);
   writer.Fixed(static_cast<std::uint64_t>(summary.anatomy.size()));
   for (const RankAnatomy& rank : summary.anatomy) writer.Sized(Encode(rank));
@@ -62,7 +63,8 @@ Result<TrainSummary> DecodeTrainSummary(const std::string& bytes) {
     *number = reader.Fixed<std::int64_t>();
   summary.stopped_early = reader.Fixed<std::int64_t>() != 0;
   summary.labels_are = reader.Sized();
-  for (double* number : {&summary.loss, &summary.seconds, &summary.samples_per_s, &summary.held_out_loss, &summary.best_loss})
+  for (double* number :
+       {&summary.loss, &summary.seconds, &summary.samples_per_s, &summary.held_out_loss, &summary.held_out_auc, &summary.best_loss})
     *number = reader.Fixed<double>();
   for (auto left = reader.Fixed<std::uint64_t>(); left > 0 && reader.ok(); --left) {
     ASSIGN_OR_RETURN(RankAnatomy rank, DecodeRankAnatomy(std::string(reader.Sized())));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -35,12 +36,13 @@ struct TrainSummary {
   double samples_per_s = 0;        // in them; 0 where no step was left to make
   double held_out_loss = 0;        // the mean over all labels
   std::int64_t held_out_hits = 0, held_out_labels = 0;
-  std::string labels_are = "labels";  // in words
-  std::int64_t skipped = 0;           // steps since the gang was formed that changed nothing: what came out were no numbers
-  std::int64_t best_step = -1;        // after which the held-out loss was smallest; -1: nothing was evaluated on the way
-  double best_loss = 0;               // then
-  bool stopped_early = false;         // by train.patience
-  std::vector<RankAnatomy> anatomy;   // by rank; empty where train.anatomy is false
+  double held_out_auc = std::numeric_limits<double>::quiet_NaN();  // area under the ROC curve (train/auc.h), of models that judge
+  std::string labels_are = "labels";                               // in words
+  std::int64_t skipped = 0;          // steps since the gang was formed that changed nothing: what came out were no numbers
+  std::int64_t best_step = -1;       // after which the held-out loss was smallest; -1: nothing was evaluated on the way
+  double best_loss = 0;              // then
+  bool stopped_early = false;        // by train.patience
+  std::vector<RankAnatomy> anatomy;  // by rank; empty where train.anatomy is false
 };
 std::string Encode(const TrainSummary& summary);
 Result<TrainSummary> DecodeTrainSummary(const std::string& bytes);

@@ -22,6 +22,7 @@
 #include "mlrunner/gpu/kernels.h"
 #include "mlrunner/graph/optimizers.h"
 #include "mlrunner/train/anatomy.h"
+#include "mlrunner/train/auc.h"
 #include "mlrunner/train/batch_tensors.h"
 #include "mlrunner/train/batches.h"
 #include "mlrunner/train/checkpoint.h"
@@ -561,10 +562,12 @@ class Rank {
     counted_ = steps;
     const bool is_best = std::isfinite(summary_.held_out_loss) && (best_step_ < 0 || summary_.held_out_loss < best_loss_);
     if (metrics_ != nullptr)
-      RETURN_IF_ERROR(metrics_->Add(Evaluation{steps, summary_.held_out_loss, summary_.held_out_hits, summary_.held_out_labels, is_best}));
+      RETURN_IF_ERROR(metrics_->Add(
+          Evaluation{steps, summary_.held_out_loss, summary_.held_out_hits, summary_.held_out_labels, summary_.held_out_auc, is_best}));
     if (gang_.rank() == 0)
-      gang_.Report(
-          fmt::format("step {} of {}, held-out loss {:.4f}{}", steps, steps_in_all_, summary_.held_out_loss, is_best ? ", the best" : ""));
+      gang_.Report(fmt::format("step {} of {}, held-out loss {:.4f}{}{}", steps, steps_in_all_, summary_.held_out_loss,
+                               std::isnan(summary_.held_out_auc) ? "" : fmt::format(", AUC {:.4f}", summary_.held_out_auc),
+                               is_best ? ", the best" : ""));
     if (is_best) {
       const std::int64_t before = best_step_;
       best_step_ = summary_.best_step = steps;
@@ -703,6 +706,24 @@ class Rank {
     return averaged;
   }
 
+  // Of the first `count` samples of the batch that was counted last; the last field are the labels, 0 or 1.
+  void AddScores(const Tensor& scores, std::size_t count, AucCounts* auc) const {
+    const std::vector<const Tensor*> inputs = counting_->tensors->inputs();
+    const RefTensor said = ToRef(scores), labels = ToRef(*inputs[inputs.size() - 2]);
+    const std::size_t each = said.data.size() / static_cast<std::size_t>(counting_->rows);
+    for (std::size_t i = 0; i < count * each; ++i) auc->Add(said.data[i], labels.data[i] > .5);
+  }
+  // Over all ranks. They are too many numbers for the master's Exchange.
+  Status SumCounts(AucCounts* auc) {
+    if (ranks_ == nullptr) return {};
+    std::vector<double>& counts = auc->counts();
+    return ranks_->AllReduce({.in = counts.data(),
+                              .out = counts.data(),
+                              .count = static_cast<std::int64_t>(counts.size()),
+                              .dtype = Dtype::kF64,
+                              .name = "counts of scores"});
+  }
+
   // The held-out samples, each on one rank; counts and sums of all ranks.
   Status CountHeldOut() {
     if (counting_ == nullptr) RETURN_IF_ERROR(MakeCounting());
@@ -713,6 +734,8 @@ class Rank {
     const bool averages = job_.optimizer.average > 0;
     if (averages) averaged = Averaged();
     double loss = 0, hits = 0;
+    const bool judges = counting_->graph.outputs.size() > 2;
+    AucCounts auc;
     for (std::size_t done = 0; done < mine.size(); done += static_cast<std::size_t>(counting_->rows)) {
       RETURN_IF_ERROR(Lost());
       const std::size_t count = std::min(static_cast<std::size_t>(counting_->rows), mine.size() - done);
@@ -725,6 +748,11 @@ class Rank {
       if (!outputs.ok()) return outputs.status().WithContext("counting the held-out samples");
       loss += Scalar(outputs->outputs[0][0]);
       hits += Scalar(outputs->outputs[0][1]);
+      if (judges) AddScores(outputs->outputs[0][2], count, &auc);
+    }
+    if (judges) {
+      RETURN_IF_ERROR(SumCounts(&auc));
+      summary_.held_out_auc = auc.Auc();
     }
     std::string bytes;
     ByteWriter writer(&bytes);

@@ -191,6 +191,9 @@ TEST_F(TrainJobFile, TheExamplesTrain) {
     if (job.data.kind == "text") {  // some chapters of what its comment says
       ASSERT_EQ(std::system(("bible -f gen1:1-gen8:22 > " + job.data.path).c_str()), 0);
     }
+    if (job.data.kind == "clicks") {
+      ASSERT_EQ(std::system(("python3 " ROPEWALK_TRAIN_EXAMPLES "/make_clicks.py --rows 600 2> /dev/null > " + job.data.path).c_str()), 0);
+    }
     auto ranks = testing::TrainOnThreads(job, 2);
     ASSERT_TRUE(ranks[0].status.ok()) << ranks[0].status.ToString();
     EXPECT_EQ(ranks[0].losses.size(), 2u);
