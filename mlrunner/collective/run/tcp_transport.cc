@@ -285,8 +285,12 @@ std::uint64_t TcpTransport::UnsentBytes(std::int32_t peer, std::int32_t channel)
 
 void TcpTransport::Wait(bool spin) {
   if (interruption_.is_set() && status_.ok()) status_ = interruption_.why();
-  if (closed_peer_ >= 0 && (left_[closed_peer_].load(std::memory_order_acquire) || MonotonicMs() - closed_at_ms_ > kVerdictMsMax))
-    Lost(closed_peer_, "its connection broke");
+  if (closed_peer_ >= 0) {
+    if (left_[closed_peer_].load(std::memory_order_acquire))
+      Lost(closed_peer_, "its program has ended");
+    else if (MonotonicMs() - closed_at_ms_ > kVerdictMsMax)
+      Lost(closed_peer_, "its connection broke");
+  }
   if (!status_.ok()) return;
   // What waits to go out goes on whatever the steps are waiting for: their peers may wait for it.
   polls_.clear();
