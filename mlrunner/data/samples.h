@@ -24,6 +24,10 @@
 #include "base/status.h"
 #include "mlrunner/types/dtype.h"
 
+namespace ropewalk::storage {
+class FileSystem;
+}
+
 namespace ropewalk::mlrunner {
 
 enum class SampleKind : std::uint8_t { kFeatures, kImages, kTokens, kClicks, kMaskedTokens, kNodes };
@@ -69,6 +73,9 @@ class Samples {
   virtual std::uint64_t content_hash() const = 0;
   // Of the symbols that its ids stand for: a model that has learnt others takes each id for another symbol. 0: there are no ids.
   virtual std::uint64_t vocabulary_hash() const { return 0; }
+  // Writes the vocabulary that was learnt as they were loaded into `folder`, which is made where it is not there; where none was learnt,
+  // nothing. DATA11: it cannot be written.
+  virtual Status SaveVocabulary(storage::FileSystem&, const std::string& /*folder*/) const { return {}; }
 };
 
 // Its place; -1: there is no such field.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -23,8 +24,10 @@ constexpr std::size_t kBytesMax = std::size_t{4} << 30;
 template <class T>
 class Stretches final : public Samples {
  public:
-  Stretches(std::vector<T> ids, std::int64_t length, std::int64_t vocabulary, std::uint64_t symbols_hash, const char* labels_are)
-      : ids_(std::move(ids)), length_(length), symbols_hash_(symbols_hash), labels_are_(labels_are) {
+  // `learnt`: the vocabulary, where it was learnt from the text.
+  Stretches(std::vector<T> ids, std::int64_t length, std::int64_t vocabulary, std::uint64_t symbols_hash, const char* labels_are,
+            std::shared_ptr<const Bpe> learnt = nullptr)
+      : ids_(std::move(ids)), length_(length), symbols_hash_(symbols_hash), labels_are_(labels_are), learnt_(std::move(learnt)) {
     fields_ = {{"tokens", Dtype::kI32, {length}, vocabulary}, {"next", Dtype::kI32, {length}, vocabulary}};
   }
   // The last one has no next one.
@@ -42,6 +45,9 @@ class Stretches final : public Samples {
   std::string_view labels_are() const override { return labels_are_; }
   std::uint64_t content_hash() const override { return HashCombine(Checksum64(std::as_bytes(std::span(ids_))), symbols_hash_); }
   std::uint64_t vocabulary_hash() const override { return symbols_hash_; }
+  Status SaveVocabulary(storage::FileSystem& files, const std::string& folder) const override {
+    return learnt_ == nullptr ? Status() : learnt_->Save(files, folder);
+  }
 
  private:
   std::vector<T> ids_;
@@ -49,6 +55,7 @@ class Stretches final : public Samples {
   std::vector<Field> fields_;
   std::uint64_t symbols_hash_;
   const char* labels_are_;
+  std::shared_ptr<const Bpe> learnt_;
 };
 
 Status TooShort(const std::string& path, std::size_t all, std::size_t kept_back, std::size_t needed, const char* of) {
@@ -58,11 +65,18 @@ Status TooShort(const std::string& path, std::size_t all, std::size_t kept_back,
 }
 
 template <class T>
-DataSet PairsAs(const std::vector<std::int32_t> (&parts)[2], std::int64_t length, const Bpe& bpe) {
+DataSet PairsAs(const std::vector<std::int32_t> (&parts)[2], std::int64_t length, const Bpe& bpe, std::shared_ptr<const Bpe> learnt) {
   auto samples = [&](const std::vector<std::int32_t>& ids) {
-    return std::make_unique<Stretches<T>>(std::vector<T>(ids.begin(), ids.end()), length, bpe.size(), bpe.hash(), "tokens");
+    return std::make_unique<Stretches<T>>(std::vector<T>(ids.begin(), ids.end()), length, bpe.size(), bpe.hash(), "tokens", learnt);
   };
   return {samples(parts[0]), samples(parts[1])};
+}
+
+// What an earlier part of a training has kept; null: nothing that can be taken. Whether it is the one of a checkpoint its hash says.
+std::shared_ptr<const Bpe> Kept(const BytePairOptions& options) {
+  if (options.kept.empty()) return nullptr;
+  auto bpe = Bpe::LoadFolder(options.kept);
+  return bpe.ok() && bpe->size() <= options.tokens ? std::make_shared<const Bpe>(*std::move(bpe)) : nullptr;
 }
 
 }  // namespace
@@ -97,7 +111,14 @@ Result<DataSet> LoadBytePairs(const std::string& path, std::int64_t length, doub
   auto cut = text.size() - static_cast<std::size_t>(static_cast<double>(text.size()) * held_out);
   while (cut > 0 && cut < text.size() && (static_cast<std::uint8_t>(text[cut]) & 0xc0) == 0x80) --cut;
   const std::string_view training = std::string_view(text).substr(0, cut), kept_back = std::string_view(text).substr(cut);
-  ASSIGN_OR_RETURN(const Bpe bpe, options.vocabulary.empty() ? Bpe::Train(training, options.tokens) : Bpe::LoadFolder(options.vocabulary));
+  const bool learns = options.vocabulary.empty();
+  std::shared_ptr<const Bpe> vocabulary = learns ? Kept(options) : nullptr, learnt;
+  if (vocabulary == nullptr) {
+    ASSIGN_OR_RETURN(Bpe bpe, learns ? Bpe::Train(training, options.tokens) : Bpe::LoadFolder(options.vocabulary));
+    vocabulary = std::make_shared<const Bpe>(std::move(bpe));
+    if (learns) learnt = vocabulary;
+  }
+  const Bpe& bpe = *vocabulary;
   BpeEncoder encoder(bpe);
   std::vector<std::int32_t> parts[2];
   encoder.EncodeWithSpecials(training, &parts[0]);
@@ -106,7 +127,7 @@ Result<DataSet> LoadBytePairs(const std::string& path, std::int64_t length, doub
   if (parts[0].size() < needed || parts[1].size() < needed)
     return TooShort(path, parts[0].size() + parts[1].size(), parts[1].size(), needed, "tokens");
   constexpr std::int64_t kTwoBytes = 1 << 16;
-  return bpe.size() <= kTwoBytes ? PairsAs<std::uint16_t>(parts, length, bpe) : PairsAs<std::int32_t>(parts, length, bpe);
+  return bpe.size() <= kTwoBytes ? PairsAs<std::uint16_t>(parts, length, bpe, learnt) : PairsAs<std::int32_t>(parts, length, bpe, learnt);
 }
 
 }  // namespace ropewalk::mlrunner

@@ -19,6 +19,8 @@ struct BytePairOptions {
   // most.
   std::string vocabulary;
   std::int64_t tokens = 5000;
+  // Where SaveVocabulary() has put one that was learnt before: it is taken again, if it is there, whole, and has no more than `tokens`.
+  std::string kept;
 };
 
 // The same in byte pairs (bpe.h). What is spelt as a special token of the vocabulary is that token. The text is cut between characters.

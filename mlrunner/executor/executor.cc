@@ -632,6 +632,7 @@ Result<std::unique_ptr<Executable>> Compile(const Graph& graph, const Bindings& 
     }
   }
   RETURN_IF_ERROR(CheckLengths(graph, bindings));
+  omp_set_num_threads(options.num_threads);  // a primitive of oneDNN divides its work among as many as there are when it is made
   Compiler compiler(*executable->impl_, table);
   RETURN_IF_ERROR(compiler.Run(program));
   return executable;

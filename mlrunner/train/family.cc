@@ -152,7 +152,7 @@ Result<SampleKind> KindFor(const ModelFamily& model, const DataFamily& data) {
                                 : fmt::format("{} goes with {}", model.name, fmt::join(fitting, ", ")));
 }
 
-Result<DataSet> LoadData(const TrainJob& job) {
+Result<DataSet> LoadData(const TrainJob& job, const std::string& kept_vocabulary) {
   const ModelFamily* model = FindModelFamily(job.model.kind);
   const DataFamily* data = FindDataFamily(job.data.kind);
   if (model == nullptr || data == nullptr)
@@ -166,7 +166,8 @@ Result<DataSet> LoadData(const TrainJob& job) {
                      .model = model_keys,
                      .kind = kind,
                      .path = job.data.path.empty() ? data->default_path : job.data.path,
-                     .seed = job.seed});
+                     .seed = job.seed,
+                     .kept_vocabulary = kept_vocabulary});
 }
 
 }  // namespace ropewalk::mlrunner

@@ -108,7 +108,9 @@ struct ModelFamily {
   std::string name;
   std::string help;  // a few words
   std::vector<SampleKind> learns_from;
-  std::vector<FamilyKey> keys;                  // one that learns from kTokens or kMaskedTokens has `length`: how many a sample has
+  // One that learns from kTokens or kMaskedTokens has `length`: how many a sample has; from kMaskedTokens also `masked`: which part of them
+  // is asked for.
+  std::vector<FamilyKey> keys;
   Status (*check)(const KeyValues&) = nullptr;  // whether the values fit together (KeyValues::Bad); null: always
   Result<Learnt> (*build)(const Batch&) = nullptr;
 };
@@ -119,6 +121,8 @@ struct DataRequest {
   SampleKind kind = SampleKind::kFeatures;
   std::string path;  // data.path, absolute
   std::uint64_t seed = 0;
+  // The folder beside a checkpoint that is gone on from, in which it has kept the vocabulary that it has learnt; empty: there is none.
+  std::string kept_vocabulary;
 };
 
 struct DataFamily {
@@ -142,7 +146,7 @@ bool LearnsFrom(const ModelFamily& model, SampleKind kind);
 bool Gives(const DataFamily& data, SampleKind kind);
 // The kind of samples that the two have in common. SPEC02: there is none.
 Result<SampleKind> KindFor(const ModelFamily& model, const DataFamily& data);
-// What the job's [data] names.
-Result<DataSet> LoadData(const TrainJob& job);
+// What the job's [data] names. `kept_vocabulary`: DataRequest's.
+Result<DataSet> LoadData(const TrainJob& job, const std::string& kept_vocabulary = "");
 
 }  // namespace ropewalk::mlrunner

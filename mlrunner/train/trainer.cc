@@ -89,7 +89,7 @@ class Rank {
   }
 
   Result<std::string> Run() {
-    ASSIGN_OR_RETURN(data_, hooks_.load ? hooks_.load() : LoadData(job_));
+    ASSIGN_OR_RETURN(data_, hooks_.load ? hooks_.load() : LoadData(job_, KeptVocabulary()));
     samples_ = data_.training->count();
     if (job_.data.samples_max > 0) samples_ = std::min(samples_, job_.data.samples_max);
     // A batch is never larger than an epoch.
@@ -106,6 +106,9 @@ class Rank {
     // Where nothing is left to do nothing will be written: such a folder may be of others, and only read.
     if (!job_.checkpoint.folder.empty() && !IsOver()) RETURN_IF_ERROR(TryFolder());
     MakeSaver();
+    // Behind Meet(): all ranks have loaded what they found there.
+    if (saver_ != nullptr && !IsOver() && gang_.rank() == 0)
+      RETURN_IF_ERROR(data_.training->SaveVocabulary(*files_, VocabularyIn(job_.checkpoint.folder)));
     Status status = Connected();
     // The others must not wait for a rank that has given up.
     if (!status.ok() && ranks_ != nullptr) ranks_->Abort(status);
@@ -183,6 +186,15 @@ class Rank {
         .files = files_, .folder = folder, .keep = keep, .stands_on = stands_on, .forming = gang_.epoch(), .rank = gang_.rank()};
     if (together_) options.exchange = Exchanging();
     return std::make_unique<Saver>(std::move(options));
+  }
+
+  static std::string VocabularyIn(const std::string& folder) { return folder + "/vocabulary"; }
+  // Where a checkpoint is gone on from, its text's tokens are those that were learnt when it began.
+  std::string KeptVocabulary() const {
+    const CheckpointSpec& spec = job_.checkpoint;
+    if (spec.folder.empty() || !spec.resume) return "";
+    const auto checkpoints = ListCheckpoints(*files_, spec.folder);
+    return checkpoints.ok() && !checkpoints->empty() ? VocabularyIn(spec.folder) : "";
   }
 
   Status TryFolder() {

@@ -136,6 +136,59 @@ TEST_F(Loaders, BytePairsOfATextAndOfAVocabularyInFiles) {
   EXPECT_EQ(none[0].status.tag(), "DATA02");
 }
 
+TEST_F(Loaders, TheVocabularyThatWasLearntLiesBesideTheCheckpoint) {
+  const std::string path = Write("text", Verses()), folder = Path("checkpoints");
+  auto job = [&](int steps, const std::string& into) {
+    return JobOf(testing::TinyGpt(
+        path, steps, {{"data.tokenizer=bpe", "data.vocabulary_size=300", "train.batch=8", "train.seed=3", "checkpoint.folder=" + into}}));
+  };
+  auto whole = TrainOnThreads(job(8, Path("other")), 1), first = TrainOnThreads(job(5, folder), 2);
+  ASSERT_TRUE(whole[0].status.ok() && first[0].status.ok()) << first[0].status.ToString();
+  auto kept = Bpe::LoadFolder(folder + "/vocabulary");
+  ASSERT_TRUE(kept.ok()) << kept.status().ToString();
+  EXPECT_EQ(kept->hash(), Bpe::LoadFolder(Path("other") + "/vocabulary")->hash());
+  auto rest = TrainOnThreads(job(8, folder), 2);
+  ASSERT_TRUE(rest[0].status.ok()) << rest[0].status.ToString();
+  EXPECT_EQ(rest[0].losses.size(), 3u);
+  EXPECT_NEAR(rest[0].losses.back(), whole[0].losses.back(), 1e-4);
+  // It is what the next part reads: another one in its place is noticed, a damaged one is learnt again.
+  storage::LocalFileSystem files;
+  auto fewer = Bpe::Train(Verses(), 280);
+  ASSERT_TRUE(fewer.ok() && fewer->Save(files, folder + "/vocabulary").ok());
+  EXPECT_EQ(TrainOnThreads(job(9, folder), 1)[0].status.tag(), "CKPT03");
+  std::filesystem::resize_file(folder + "/vocabulary/vocab.json", 100);
+  auto again = TrainOnThreads(job(9, folder), 1);
+  ASSERT_TRUE(again[0].status.ok()) << again[0].status.ToString();
+  EXPECT_EQ(Bpe::LoadFolder(folder + "/vocabulary")->hash(), kept->hash());
+  // A training that begins anew learns its own.
+  ASSERT_TRUE(fewer->Save(files, folder + "/vocabulary").ok());
+  TrainJob anew = job(2, folder);
+  anew.checkpoint.resume = false;
+  ASSERT_TRUE(TrainOnThreads(anew, 1)[0].status.ok());
+  EXPECT_EQ(Bpe::LoadFolder(folder + "/vocabulary")->hash(), kept->hash());
+}
+
+// A word's letters tell which one is hidden. One rank and three learn the same, also with dropout, and only masked places count.
+TEST_F(Loaders, MaskedTokensOfAText) {
+  std::vector<std::string> settings = {"model.kind=bert",     "model.layers=1",    "model.width=16",
+                                       "model.heads=2",       "model.inner=32",    "model.length=12",
+                                       "data.kind=text",      "data.held_out=0.2", "data.path=" + Write("text", Verses()),
+                                       "optimizer.kind=adam", "train.threads=1",   "optimizer.learning_rate=0.01",
+                                       "train.batch=32",      "train.steps=600"};
+  auto one = TrainOnThreads(JobOf(settings), 1);
+  ASSERT_TRUE(one[0].status.ok()) << one[0].status.ToString();
+  EXPECT_EQ(one[0].summary.labels_are, "masked characters");
+  const std::int64_t samples = (static_cast<std::int64_t>(.2 * static_cast<double>(Verses().size())) - 1) / 12;
+  EXPECT_EQ(one[0].summary.held_out_labels, 2 * samples) << "round(.15 * 12) of each";
+  EXPECT_GT(one[0].losses.front(), 2.5);
+  EXPECT_LT(one[0].summary.held_out_loss, 1.2) << "the letters' frequencies alone give 2.5";
+  settings.insert(settings.end(), {"train.steps=4", "model.dropout=0.1", "train.dtype=f64"});
+  auto single = TrainOnThreads(JobOf(settings), 1), three = TrainOnThreads(JobOf(settings), 3);
+  ASSERT_TRUE(three[0].status.ok()) << three[0].status.ToString();
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(single[0].losses[i], three[0].losses[i], 1e-9) << i;
+  EXPECT_EQ(single[0].summary.held_out_hits, three[0].summary.held_out_hits);
+}
+
 TEST_F(Loaders, BytePairsAreStretchesOfTokens) {
   const std::string text = Verses() + "\u043a\u0430\u043d\u0430\u0442";
   for (std::int64_t tokens : {260, 400}) {

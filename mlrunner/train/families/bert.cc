@@ -36,6 +36,7 @@ const ModelFamily& BertFamily() {
       .help = "an encoder that says what was at places that are masked",
       .learns_from = {SampleKind::kMaskedTokens},
       .keys = AttentionKeys({{"inner", kNumber, "1024", "numbers inside of a block", 1},
+                             {"masked", kDecimal, "0.15", "part of the tokens that is asked for", 0, 1},
                              {"dropout", kDecimal, "0", "of embeddings, attention and what blocks add", 0, 1}}),
       .check = HeadsDivide,
       .build = Build,

@@ -1,5 +1,8 @@
 #include "mlrunner/data/text.h"
 
+#include <utility>
+
+#include "mlrunner/data/masked.h"
 #include "mlrunner/train/family.h"
 
 namespace ropewalk::mlrunner {
@@ -20,8 +23,12 @@ Status Fits(const KeyValues& keys) {
 Result<DataSet> Load(const DataRequest& r) {
   const std::int64_t length = r.model.Number("length");
   const double held_out = r.keys.Decimal("held_out");
-  if (r.keys.Text("tokenizer") == "characters") return LoadText(r.path, length, held_out);
-  return LoadBytePairs(r.path, length, held_out, {.vocabulary = r.keys.Text("vocabulary"), .tokens = r.keys.Number("vocabulary_size")});
+  const BytePairOptions pairs{
+      .vocabulary = r.keys.Text("vocabulary"), .tokens = r.keys.Number("vocabulary_size"), .kept = r.kept_vocabulary};
+  ASSIGN_OR_RETURN(DataSet tokens, r.keys.Text("tokenizer") == "characters" ? LoadText(r.path, length, held_out)
+                                                                            : LoadBytePairs(r.path, length, held_out, pairs));
+  if (r.kind == SampleKind::kTokens) return tokens;
+  return MaskTokens(std::move(tokens), {.part = r.model.Decimal("masked"), .seed = r.seed});
 }
 
 }  // namespace
@@ -31,7 +38,7 @@ const DataFamily& TextFamily() {
   static const DataFamily family{
       .name = "text",
       .help = "the characters or byte pairs of a file",
-      .gives = {SampleKind::kTokens},
+      .gives = {SampleKind::kTokens, SampleKind::kMaskedTokens},
       .keys = {{"held_out", kDecimal, "0.1", "the last part of it is not trained on", 0, 1},
                {"tokenizer", kText, "characters", "characters or bpe: byte pairs"},
                {.name = "vocabulary",
