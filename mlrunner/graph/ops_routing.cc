@@ -45,8 +45,8 @@ Values TopKGradExpand(Builder&, const Op& op, const Values& in) {
   return {ReduceSum(at * Reshape(in[1], column), {static_cast<std::int64_t>(in[0].rank()) - 1})};
 }
 
-// (experts) -> slots: the i-th that goes to expert e lies at e * capacity + i, as long as i is below the capacity; what is over it, all at
-// kCount * capacity. kCount: experts; kDim: the capacity of each.
+// (experts (..., n)) -> slots: of each row g of G the i-th that goes to expert e lies at (e * G + g) * capacity + i, as long as i is below
+// the capacity; what is over it, all at kCount * G * capacity. kCount: experts; kDim: the capacity of each for a row.
 Result<Types> InferExpertSlots(const InferContext& c) {
   if (!IsIndexType(c.in[0].dtype) || c.op.attrs.Int(Attr::kCount) < 1) {
     return Misfit(c, "it takes the number of an expert for each", "give i32 or i64, and one expert at least");

@@ -3,6 +3,7 @@
 // Thread rule: pure functions.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -24,14 +25,17 @@ void LargestPlaces(const T* x, std::int64_t n, std::int64_t count, std::int64_t*
   }
 }
 
+// experts (groups, n), `count` of them, each of which has `capacity` places for a group -> slots (groups, n), as kExpertSlots says.
 template <class T>
-Status FindSlots(const T* experts, std::int64_t n, std::int64_t count, std::int64_t capacity, T* slots) {
+Status FindSlots(const T* experts, std::int64_t groups, std::int64_t n, std::int64_t count, std::int64_t capacity, T* slots) {
   std::vector<std::int64_t> there(static_cast<std::size_t>(count));
-  for (std::int64_t i = 0; i < n; ++i) {
+  for (std::int64_t i = 0; i < groups * n; ++i) {
+    const std::int64_t group = i / n;
+    if (i % n == 0) std::fill(there.begin(), there.end(), 0);
     const auto expert = static_cast<std::int64_t>(experts[i]);
     if (expert < 0 || expert >= count) return NoSuchRow("expert of", i, expert, count);
     const std::int64_t place = there[static_cast<std::size_t>(expert)]++;
-    slots[i] = static_cast<T>(place < capacity ? expert * capacity + place : count * capacity);
+    slots[i] = static_cast<T>((place < capacity ? (expert * groups + group) * capacity + place : count * groups * capacity));
   }
   return {};
 }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "mlrunner/graph/maths.h"
+#include "mlrunner/models/moe.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -31,23 +32,38 @@ Value Attention(const GptShape& s, Layers& m, const Value& x, const Value& mask,
 
 }  // namespace
 
-Model Gpt(Builder& b, const GptShape& s, const Value& ids) {
+GptModel Gpt(Builder& b, const GptShape& s, const Value& ids) {
   Layers m(b);
   // 2 L maps add to the residual stream: each is made smaller, so that the sum is not larger than the stream.
   const Initializer to_stream = Initializer::Normal(kDeviation / std::sqrt(2.0 * static_cast<double>(s.layers)));
   Parameter tokens = m.New("tokens", {s.vocabulary, s.width}, Initializer::Normal(kDeviation));
   Parameter places = m.New("places", {s.length, s.width}, Initializer::Normal(kDeviation));
   Value mask = CausalMask(b, s.length);
-  Value x = Gather(tokens, ids) + places;
+  Value x = Gather(tokens, ids) + places, auxiliary_loss, dropped;
   for (std::int32_t layer = 0; layer < s.layers; ++layer) {
     auto module = b.Module("block" + std::to_string(layer), layer);
     x = x + Attention(s, m, m.Norm("norm1", x), mask, to_stream);
-    x = x + m.Linear("down", Gelu(m.Linear("up", m.Norm("norm2", x), 4 * s.width, Initializer::Normal(kDeviation))), s.width, to_stream);
+    Value normed = m.Norm("norm2", x);
+    if (s.experts > 0 && (layer + 1) % s.experts_every == 0) {
+      MoeResult mixed = MoeBlock(b, m, "moe", normed,
+                                 {.experts = s.experts,
+                                  .each = s.top_k,
+                                  .hidden = 4 * s.width,
+                                  .capacity_factor = s.capacity_factor,
+                                  .grouped = true,
+                                  .adds_x = false,
+                                  .sharding = {}});
+      x = x + mixed.y;
+      auxiliary_loss = auxiliary_loss.valid() ? auxiliary_loss + mixed.auxiliary_loss : mixed.auxiliary_loss;
+      dropped = dropped.valid() ? dropped + mixed.dropped : mixed.dropped;
+    } else {
+      x = x + m.Linear("down", Gelu(m.Linear("up", normed, 4 * s.width, Initializer::Normal(kDeviation))), s.width, to_stream);
+    }
   }
   x = m.Norm("norm", x);
   Value logits =
       s.tied ? MatMul(x, tokens, false, true) : MatMul(x, m.New("head", {s.width, s.vocabulary}, Initializer::Normal(kDeviation)));
-  return {logits, m.parameters()};
+  return {{logits, m.parameters()}, auxiliary_loss, dropped};
 }
 
 }  // namespace ropewalk::mlrunner

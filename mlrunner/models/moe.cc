@@ -45,39 +45,49 @@ Result<Dim> Capacity(const Dim& tokens, const MoeOptions& o, const std::vector<S
 
 MoeResult MoeBlock(Builder& b, Layers& m, const std::string& name, const Value& x, const MoeOptions& o) {
   if (!x.valid()) return {};
-  const std::int64_t width = x.dim(-1).Constant().value_or(1);
+  const std::int64_t width = x.dim(-1).Constant().value_or(1), each = o.each;
   const Dim tokens = NumElements(Shape(x.shape().begin(), x.shape().end() - 1));
-  auto capacity = Capacity(tokens, o, b.graph().symbols);
+  const Dim groups = o.grouped ? x.dim(0) : Dim(1);
+  const Dim group = o.grouped ? NumElements(Shape(x.shape().begin() + 1, x.shape().end() - 1)) : tokens;
+  auto capacity = Capacity(group, o, b.graph().symbols);
   if (!capacity.ok()) {
     b.Fail(capacity.status());
     return {};
   }
   Value flat = Reshape(x, {tokens, width});
   Value probabilities = Softmax(MatMul(flat, m.New(name + "/router", {width, o.experts}, Initializer::Normal(.02))));
-  TopKResult chosen = TopK(probabilities, static_cast<int>(o.each));
+  TopKResult chosen = TopK(probabilities, static_cast<int>(each));
 
-  // Choices in the order of their rank: every token's first choice comes before anybody's second.
-  const Dim choices = tokens * Dim(o.each);
-  Value experts = Reshape(Transpose(chosen.places), {choices});
-  Value slots = ExpertSlots(experts, o.experts, *capacity);
-  Value token_of = Reshape(BroadcastTo(Iota(b, Dtype::kI64, tokens), {o.each, tokens}), {choices});
-  const Dim seats = *capacity * Dim(o.experts);
+  // Choices of a group in the order of their rank: every token's first choice comes before anybody's second.
+  const Dim choices = tokens * Dim(each);
+  auto by_rank = [&](const Value& v) {
+    return Reshape(Transpose(Reshape(v, {groups, group, each}), {0, 2, 1}), {groups, group * Dim(each)});
+  };
+  Value experts = by_rank(chosen.places);
+  Value slots = Reshape(ExpertSlots(experts, o.experts, *capacity), {choices});
+  Value token_of = Reshape(BroadcastTo(Reshape(Iota(b, Dtype::kI64, tokens), {groups, 1, group}), {groups, each, group}), {choices});
+  const Dim of_expert = *capacity * groups, seats = of_expert * Dim(o.experts);
   // One seat more than there are, for what is over capacity: nobody looks at it, and nothing comes back from it.
   Value seated = SliceAxis(SumRows(flat, token_of, slots, seats + 1), 0, 0, seats);
-  Value done = Experts(m, name + "/experts", Reshape(seated, {o.experts, *capacity, width}), o);
+  Value done = Experts(m, name + "/experts", Reshape(seated, {o.experts, of_expert, width}), o);
   Value back = PadAxis(Reshape(done, {seats, width}), 0, 0, 1);
 
   Value weights = chosen.values;
-  if (o.normalise && o.each > 1) weights = weights / ReduceSum(weights, {-1}, true);
-  Value given = Gather(back, slots) * Reshape(Transpose(weights), {choices, 1});
-  Value sum = ReduceSum(Reshape(given, {o.each, tokens, width}), {0});
+  if (o.normalise && each > 1) weights = weights / ReduceSum(weights, {-1}, true);
+  Value given = Gather(back, slots) * Reshape(by_rank(weights), {choices, 1});
+  Value y = Reshape(ReduceSum(Reshape(given, {groups, each, group, width}), {1}), x.shape());
 
   const Dtype dtype = x.dtype();
-  Value ones = Fill(b, 1, dtype, {choices, 1});
-  Value share = ScatterAdd(experts, ones, o.experts) / DimSize(b, choices, dtype);  // no function of what is trained
-  Value mean = Reshape(Mean(probabilities, {0}), {o.experts, 1});
-  Value dropped = ReduceSum(SliceAxis(ScatterAdd(slots, ones, seats + 1), 0, seats, seats + 1));
-  return {x + Reshape(sum, x.shape()), ReduceSum(share * mean) * (o.auxiliary * static_cast<double>(o.experts)), StopGradient(dropped)};
+  // How many of a group's choices are whose, (groups, experts); no function of what is trained.
+  Value whose = o.grouped ? experts + Reshape(Iota(b, Dtype::kI64, groups), {groups, 1}) * static_cast<double>(o.experts) : experts;
+  Value counts =
+      Reshape(ScatterAdd(Reshape(whose, {choices}), Fill(b, 1, dtype, {choices, 1}), groups * Dim(o.experts)), {groups, o.experts});
+  Value mean = Mean(Reshape(probabilities, {groups, group, o.experts}), {1});
+  const Value share = counts / DimSize(b, group * Dim(each), dtype);
+  Value auxiliary = ReduceSum(share * mean, {1}) * (o.auxiliary * static_cast<double>(o.experts));
+  Value dropped = StopGradient(ReduceSum(Maximum(counts - DimSize(b, *capacity, dtype), 0.0), {1}));
+  if (!o.grouped) auxiliary = Reshape(auxiliary, {}), dropped = Reshape(dropped, {});
+  return {o.adds_x ? x + y : y, auxiliary, dropped};
 }
 
 }  // namespace ropewalk::mlrunner

@@ -22,12 +22,17 @@ struct MoeOptions {
   double capacity_factor = 1.25;  // cf
   double auxiliary = .01;
   bool normalise = true;  // the weights of a token's experts are divided by their sum; with one expert its weight stays a probability
+  // Each of the first dimension of x is a group with a capacity of its own (Lepikhin et al. 2021): what becomes of a sample is no matter of
+  // which others are in its batch, and its rank.
+  bool grouped = false;
+  bool adds_x = true;     // false: the residual is the caller's
   ShardingSpec sharding;  // of (experts, ...), all parameters of the experts alike; empty: whole
 };
 struct MoeResult {
-  Value y;               // as x: x + what its experts give
-  Value auxiliary_loss;  // (): auxiliary * E * sum over experts of (share of the choices) * (mean probability); to be added to the loss
-  Value dropped;         // (): choices over capacity in this batch, a number for people; no gradient
+  Value y;  // as x: x + what its experts give
+  // (), or (B) of each group: auxiliary * E * sum over experts of (share of the choices) * (mean probability); to be added to the loss
+  Value auxiliary_loss;
+  Value dropped;  // (), or (B) of each group: choices over capacity, a number for people; no gradient
 };
 // ceil(cf k T / E). Where the number of tokens has symbols, it must be exact, as with T = 8 B, k = 1, E = 4, cf = 1.5: 3 B.
 Result<Dim> Capacity(const Dim& tokens, const MoeOptions& options, const std::vector<SymbolInfo>& symbols);

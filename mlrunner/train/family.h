@@ -96,6 +96,12 @@ struct Learnt {
   Value hits;  // (): the weighted number of labels that it gets right; needed where the batch is not for training
   // As the labels, which are 0 or 1: the larger, the likelier is 1. Where there are some the area under the ROC curve is counted.
   Value scores{};
+  // (): numbers for people, each the sum over the rows that count: train.metrics has those of the global batch, by name. Exact up to 2^24.
+  struct Figure {
+    std::string name;
+    Value value;
+  };
+  std::vector<Figure> figures{};
 };
 
 // Cross entropy of logits (B, ..., classes) with labels (B, ...), and a hit where the largest logit is the label's.

@@ -68,11 +68,17 @@ Status Metrics::Add(const StepFigures& f) {
                                           {"seconds/communication", f.seconds.communication},
                                           {"seconds/optimizer", f.seconds.optimizer}}));
   }
+  std::string more;
+  for (const auto& [name, value] : f.more) {
+    more += fmt::format("{}:{},", JsonString(name), Number(value));
+    if (events_ != nullptr) RETURN_IF_ERROR(events_->Add(f.step, {{"train/" + name, value}}));
+  }
   return Line(fmt::format(
-      "{{\"step\":{},\"epoch\":{},\"loss\":{},\"learning_rate\":{},\"gradient_norm\":{},\"samples_per_s\":{},\"seconds\":{{\"all\":{},"
+      "{{\"step\":{},\"epoch\":{},\"loss\":{},\"learning_rate\":{},\"gradient_norm\":{},\"samples_per_s\":{},{}\"seconds\":{{\"all\":{},"
       "\"data\":{},\"compute\":{},\"communication\":{},\"optimizer\":{}}}}}\n",
-      f.step, f.epoch, Number(f.loss), Number(f.learning_rate), Number(f.gradient_norm), Number(f.samples_per_s), Number(f.seconds.all),
-      Number(f.seconds.data), Number(f.seconds.compute), Number(f.seconds.communication), Number(f.seconds.optimizer)));
+      f.step, f.epoch, Number(f.loss), Number(f.learning_rate), Number(f.gradient_norm), Number(f.samples_per_s), more,
+      Number(f.seconds.all), Number(f.seconds.data), Number(f.seconds.compute), Number(f.seconds.communication),
+      Number(f.seconds.optimizer)));
 }
 
 Status Metrics::Add(const Evaluation& e) {

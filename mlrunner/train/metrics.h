@@ -15,6 +15,8 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "mlrunner/train/anatomy.h"
@@ -25,9 +27,10 @@ namespace ropewalk::mlrunner {
 struct StepFigures {
   std::int64_t step = 0, epoch = 0;
   double loss = 0, learning_rate = 0;
-  double gradient_norm = 0;  // of all gradients, before they are clipped
-  double samples_per_s = 0;  // of this step, of all ranks
-  StepSeconds seconds;       // of rank 0
+  double gradient_norm = 0;                            // of all gradients, before they are clipped
+  double samples_per_s = 0;                            // of this step, of all ranks
+  std::vector<std::pair<std::string, double>> more{};  // what the model's family counts, by name
+  StepSeconds seconds;                                 // of rank 0
 };
 
 struct Evaluation {

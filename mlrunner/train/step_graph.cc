@@ -79,7 +79,8 @@ Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_
   ASSIGN_OR_RETURN(const Learnt learnt, Build(b, job, samples, true, ranks));
   const std::vector<Parameter>& parameters = learnt.parameters;
   std::vector<Gradient> gradients = Grad(learnt.loss, {parameters.begin(), parameters.end()});
-  std::vector<Value> loss{learnt.loss};
+  std::vector<Value> loss{learnt.loss};  // and what else is summed as it is
+  for (const Learnt::Figure& figure : learnt.figures) loss.push_back(figure.value);
   const bool several = job.micro_batches > 1, clips = job.optimizer.clip_norm > 0;
   // What every update waits for.
   const bool skips = job.nan == NanPolicy::kSkip, waits = clips || skips;
@@ -101,6 +102,7 @@ Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_
   if (clips) gradients = ClipByGlobalNorm(b, parameters, gradients, job.optimizer.clip_norm);
   b.Output("loss", loss[0]);
   for (std::size_t i = 0; i < squares.size() && b.status().ok(); ++i) b.Output(b.graph().state(parameters[i].state).name, squares[i]);
+  for (std::size_t i = 0; i < learnt.figures.size(); ++i) b.Output(learnt.figures[i].name, loss[1 + i]);
   std::optional<Builder::GuardAssigns> guard;
   if (skips && b.status().ok()) {
     auto between = b.With(BetweenScope(b, parameters));

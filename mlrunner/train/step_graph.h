@@ -26,7 +26,8 @@ inline constexpr const char* kDataAxis = "data";  // of the mesh: batches are cu
 // Whether the step has an output for each parameter, of its name: the sum of the squares of its gradient, before it is clipped.
 bool WatchesGradients(const TrainJob& job);
 
-// Output 0: the loss of the global batch. With several ranks the gradients are summed in buckets, each as soon as backward has filled it;
+// Output 0: the loss of the global batch; then, where gradients are watched, the sums of their squares; then what the family counts
+// (Learnt::figures), summed like the loss. With several ranks the gradients are summed in buckets, each as soon as backward has filled it;
 // with several micro-batches, as soon as the last one's backward has. Both sums come before the norm of all gradients is looked at.
 Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_t ranks);
 

@@ -479,6 +479,7 @@ class Rank {
       auto outputs = executable_->Run(inputs, states_);
       if (!outputs.ok()) return outputs.status().WithContext(fmt::format("step {}", step_));
       figures.loss = Scalar(outputs->outputs[0][0]);
+      if (metrics_ != nullptr) figures.more = MoreOf(outputs->outputs[0]);
       const std::string wrong = WhatIsNoNumber(figures.loss, outputs->outputs[0], &figures.gradient_norm);
       if (job_.nan == NanPolicy::kSkip && !wrong.empty()) {
         RETURN_IF_ERROR(Skipped(wrong));
@@ -523,6 +524,19 @@ class Rank {
     return Saved(Wait::kYes);
   }
 
+  std::size_t NumGradients() const {
+    return static_cast<std::size_t>(std::count_if(graph_.states.begin(), graph_.states.end(),
+                                                  [](const StateInfo& state) { return state.kind == StateKind::kParameter; }));
+  }
+
+  // What the model's family counts: the outputs behind the loss, and the squares of gradients where there are some.
+  std::vector<std::pair<std::string, double>> MoreOf(const std::vector<Tensor>& outputs) const {
+    std::vector<std::pair<std::string, double>> more;
+    for (std::size_t i = 1 + (WatchesGradients(job_) ? NumGradients() : 0); i < outputs.size(); ++i)
+      more.emplace_back(graph_.outputs[i].name, Scalar(outputs[i]));
+    return more;
+  }
+
   // What of a step is no number, in words, and the norm of all gradients where the step gives their squares. Losses and gradients are sums
   // over the ranks: all find the same.
   std::string WhatIsNoNumber(double loss, const std::vector<Tensor>& outputs, double* norm) const {
@@ -532,7 +546,8 @@ class Rank {
     double sum = 0;
     std::size_t bad = 0;
     std::string first;
-    for (std::size_t i = 1; i < outputs.size(); ++i) {
+    const std::size_t gradients = NumGradients();
+    for (std::size_t i = 1; i <= gradients; ++i) {
       const double squares = Scalar(outputs[i]);
       sum += squares;
       if (!std::isfinite(squares) && bad++ == 0) first = graph_.outputs[i].name;
@@ -540,7 +555,7 @@ class Rank {
     *norm = std::sqrt(sum);
     if (bad > 0)
       wrong += fmt::format("{}{} of {} gradients hold what is no number or too large, the first is that of {}", wrong.empty() ? "" : "; ",
-                           bad, outputs.size() - 1, first);
+                           bad, gradients, first);
     return wrong;
   }
 

@@ -146,6 +146,46 @@ TEST(Moe, GradientsAreThoseOfTheLoss) {
   }
 }
 
+// A group that is alone is what it is in a batch: experts' rooms are its own.
+TEST(Moe, GroupsAreEachOnTheirOwn) {
+  constexpr std::int64_t kGroups = 5;
+  auto build = [](std::int64_t groups) {
+    Builder b;
+    Layers m(b);
+    Value x = b.Input("x", Dtype::kF32, {groups == 1 ? Dim(1) : b.NewSymbol("B"), kTokens, kWidth});
+    MoeResult r = MoeBlock(
+        b, m, "moe", x, {.experts = kExperts, .each = 2, .hidden = kHidden, .capacity_factor = .7, .grouped = groups > 1, .sharding = {}});
+    b.Output("y", r.y);
+    b.Output("auxiliary", r.auxiliary_loss);
+    b.Output("dropped", r.dropped);
+    auto graph = b.Finish();
+    EXPECT_TRUE(graph.ok()) << graph.status().ToString();
+    return *ChangeFloats(*graph, Dtype::kF32, Dtype::kF64);
+  };
+  const Graph together = build(kGroups), alone = build(1);
+  Random random(9);
+  RefTensor x{{kGroups, kTokens, kWidth}, {}};
+  for (std::int64_t i = 0; i < kGroups * kTokens * kWidth; ++i) x.data.push_back(random.Unit() * 2 - 1);
+  std::map<std::string, RefTensor> states;
+  ASSERT_TRUE(Evaluate(together, {kGroups}, {x}, states).ok());
+  for (auto& [name, tensor] : states)
+    for (double& value : tensor.data) value = random.Unit() * 4 - 2;
+  auto all = Evaluate(together, {kGroups}, {x}, states);
+  ASSERT_TRUE(all.ok()) << all.status().ToString();
+  double dropped = 0;
+  for (std::int64_t g = 0; g < kGroups; ++g) {
+    const auto first = x.data.begin() + g * kTokens * kWidth;
+    auto one = Evaluate(alone, {}, {{{1, kTokens, kWidth}, {first, first + kTokens * kWidth}}}, states);
+    ASSERT_TRUE(one.ok()) << one.status().ToString();
+    for (std::int64_t i = 0; i < kTokens * kWidth; ++i)
+      EXPECT_EQ(all->outputs[0].data[g * kTokens * kWidth + i], one->outputs[0].data[i]) << g << " at " << i;
+    EXPECT_NEAR(all->outputs[1].data[g], one->outputs[1].data[0], 1e-15) << g;
+    EXPECT_EQ(all->outputs[2].data[g], one->outputs[2].data[0]) << g;
+    dropped += one->outputs[2].data[0];
+  }
+  EXPECT_GT(dropped, 0);
+}
+
 TEST(Moe, CapacitiesOfNumbersAndSymbols) {
   std::vector<SymbolInfo> symbols{{"B", 1, 0}};
   const Dim b = Symbol{0};
