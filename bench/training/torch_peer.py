@@ -159,8 +159,8 @@ class ResNet(nn.Module):
         return self.out(F.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
-def load_parameters(net, folder):
-    """Ours are (in, out), torch's (out, in). Names differ in form only."""
+def read_parameters(folder):
+    """Tensors by name."""
     ours, at = {}, 0
     values = np.fromfile(os.path.join(folder, "parameters.f32"), np.float32)
     with open(os.path.join(folder, "parameters.txt"), encoding="utf-8") as file:
@@ -169,6 +169,11 @@ def load_parameters(net, folder):
             dims = list(map(int, dims))
             ours[name] = torch.from_numpy(values[at:at + int(np.prod(dims))].reshape(dims).copy())
             at += int(np.prod(dims))
+    return ours
+
+
+def put_parameters(net, ours):
+    """Ours are (in, out), torch's (out, in). Names differ in form only."""
     loaded = set()
 
     def put(name, tensor, transposed=False):
@@ -244,7 +249,7 @@ def run(rank, model, how, variant, folder, n, port):
     resting = resident("VmRSS")
     ranks = n["ranks"]
     net = make(model, variant, n)
-    load_parameters(net, folder)
+    put_parameters(net, read_parameters(folder))
     share = n["batch"] // ranks
     mine = slice(rank * share, (rank + 1) * share)
 

@@ -111,11 +111,15 @@ TEST(BatchNormOverRanks, FourEqualOneInFloat64) {
   EXPECT_GT(std::fabs(local[0].losses.back() - one[0].losses[9]), 1e-4);
 }
 
+// Rounding parts the two: little at first, and as much more as a training makes of it.
 TEST(BatchNormOverRanks, FourAreNearOneInFloat32) {
+  constexpr int kSteps = 100;
   const std::vector<std::int64_t> blocks{1, 1};
-  const std::vector<Trained> one = Train(StepOf(1, Over::kAllRanks, Dtype::kF32, blocks), 1, 10, Dtype::kF32);
-  const std::vector<Trained> four = Train(StepOf(4, Over::kAllRanks, Dtype::kF32, blocks), 4, 10, Dtype::kF32);
-  for (int step = 0; step < 10; ++step) EXPECT_NEAR(four[0].losses[step], one[0].losses[step], 1e-5 * one[0].losses[step]) << step;
+  const std::vector<Trained> one = Train(StepOf(1, Over::kAllRanks, Dtype::kF32, blocks), 1, kSteps, Dtype::kF32);
+  const std::vector<Trained> four = Train(StepOf(4, Over::kAllRanks, Dtype::kF32, blocks), 4, kSteps, Dtype::kF32);
+  for (int step = 0; step < kSteps; ++step)
+    EXPECT_NEAR(four[0].losses[step], one[0].losses[step], (step < 10 ? 1e-5 : 1e-3) * one[0].losses[step]) << step;
+  EXPECT_LT(one[0].losses.back(), .5 * one[0].losses.front());
 }
 
 }  // namespace
