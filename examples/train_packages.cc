@@ -1,5 +1,5 @@
 // Which section does a Debian package belong to? Its description says something, and so do the packages that it depends on. Compares who
-// knows the commonest section only, who knows words only, and graph networks over the dependencies, by the packages that they have not seen.
+// knows the commonest section only, who knows words only, and graph networks over the dependencies, by packages that are not trained on.
 //
 //   apt-cache dumpavail > packages.txt
 //   train_packages packages.txt [SEEDS] [EPOCHS]
@@ -160,7 +160,7 @@ int main(int argc, char** argv) {
       {"GCN", {.model = NodeModel::kGcn, .hidden = hidden, .epochs = epochs}},
       {"GraphSAGE, the whole graph", {.model = NodeModel::kSage, .hidden = hidden, .epochs = epochs}},
       {"GraphSAGE, 10 and 5 neighbours",
-       {.model = NodeModel::kSage, .hidden = hidden, .batch = 512, .fan_out = {10, 5}, .epochs = sampled_epochs, .learning_rate = .003}},
+       {.model = NodeModel::kSage, .hidden = hidden, .batch = 512, .fan_out = {10, 5}, .epochs = sampled_epochs}},
   };
   for (const Row& row : rows) {
     std::vector<double> test, majority;

@@ -3,8 +3,8 @@
 
 usage: twin.py JOB.toml FIRST.safetensors [--seed N]
 
-FIRST: a checkpoint of the house of before its first update. One thread. One line of JSON, with the names that `ropewalk train --output json`
-has.
+FIRST: a checkpoint of the house of before its first update. One thread. One line of JSON, named as that of
+`ropewalk train --output json`.
 """
 
 import argparse

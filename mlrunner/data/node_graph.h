@@ -54,7 +54,8 @@ Subgraph WholeOf(const Neighbours& neighbours);
 
 // What a network of as many layers as `fan_out` has numbers may hear at the targets (Hamilton et al. 2017, algorithm 2): of each target up
 // to fan_out[0] neighbours, of each of these up to fan_out[1], and so on, drawn without one twice. The targets, which differ, come first. A
-// node is asked once, as soon as it is met; where none has more neighbours than the fan-out, a target hears what it does in the whole graph.
+// node is asked once, as soon as it is met; where none has more neighbours than the fan-out, a target hears what it does in the whole
+// graph.
 Subgraph SampleNeighbours(const Neighbours& neighbours, std::span<const std::int32_t> targets, std::span<const std::int64_t> fan_out,
                           Random* random);
 

@@ -196,7 +196,34 @@ def train_on_dataset(e):
         assert abs(float(got[word]) - weight) < 2e-3, f"{word}: {got[word]}, expected {weight}"
 
 
-EXAMPLES = (word_count, sort, inverted_index, join_logs, page_rank, k_means, secondary_sort, mapreduce_chain, train_on_dataset)
+def train_packages(e):
+    """Sections that the dependencies tell, and of the words only one in two."""
+    sections, names = ["games", "libs", "text"], [f"p{i}" for i in range(600)]
+    of = {name: sections[i % 3 if i % 6 else 1] for i, name in enumerate(names)}
+    lines, edges, words = [], set(), set()
+    for name in names:
+        others = [e.random.choice(names) for _ in range(30)]
+        needs = [other for other in others if of[other] == of[name] and other != name][:5]
+        said = of[name] if e.random.random() < 0.5 else e.random.choice(sections)
+        text = [said + "word", *e.random.sample(WORDS[:4], 2)]
+        words.update(text)
+        edges.update(frozenset((name, other)) for other in needs)
+        lines += [f"Package: {name}", "Version: 1.0", f"Section: {e.random.choice(['', 'contrib/'])}{of[name]}",
+                  f"Pre-Depends: {needs[0]}" if needs else "Suggests: p0",
+                  "Depends: " + ", ".join(["nowhere", *(f"{a} (>= 2:1.0) | virtual{i}" for i, a in enumerate(needs[1:]))]),
+                  "Tag: role::program,", " Section: none", f"Description: {' '.join(text)} (1)", ""]
+    lines += ["Package: p1", "Section: other", "", "Package: of-no-section", "Depends: p1", ""]
+    e.write("packages.txt", lines)
+    first, _, *rows = e.run("train_packages", "packages.txt", 2, 300).splitlines()
+    assert first == f"600 packages of 3 sections, {len(edges)} dependencies, {len(words)} words", first
+    found = {row.split("%")[0].rsplit(None, 1)[0]: float(row.split("%")[0].rsplit(None, 1)[1]) for row in rows}
+    majority, mlp, gcn, sage, sampled = found.values()
+    assert list(found)[0] == 'always "libs"' and 100 / 3 < majority < 60, rows
+    assert majority < mlp < 80 and gcn > mlp + 10 and sage > mlp + 10 and abs(sampled - sage) < 8, rows
+
+
+EXAMPLES = (word_count, sort, inverted_index, join_logs, page_rank, k_means, secondary_sort, mapreduce_chain, train_on_dataset,
+            train_packages)
 
 
 def main():
