@@ -46,16 +46,13 @@ Parts Divide(const NodeGraph& graph, const NodeJob& job) {
   return {{all.begin(), training}, {training, validation}, {validation, all.end()}};
 }
 
-// Inputs in this order, in graphs of both kinds; a graph that is only counted with has no labels and weights.
-enum Input : std::size_t { kX, kFrom, kTo, kLabels, kWeights };
-
 Model ModelOf(Builder& b, const NodeGraph& graph, const NodeJob& job, const Value& x, const Edges& edges) {
   const GnnShape shape{.hidden = job.hidden, .classes = graph.classes};
   if (job.model == NodeModel::kMlp) return Mlp(b, {.hidden = job.hidden, .classes = graph.classes}, x);
   return job.model == NodeModel::kGcn ? Gcn(b, shape, x, edges) : Sage(b, shape, x, edges);
 }
 
-// The loss is the mean over the nodes that count: the sum of each one's, times its weight.
+// A step, whose loss is the sum of each node's, times its weight; or, not to train, what the model says of each node.
 Result<Graph> MakeGraph(const NodeGraph& graph, const NodeJob& job, bool training) {
   Builder b;
   const Dim nodes = b.NewSymbol("N", 1), edges = b.NewSymbol("E", 1);
