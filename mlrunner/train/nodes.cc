@@ -142,7 +142,7 @@ class Training {
   }
 
   static Status Wrong(const std::string& what, const std::string& why, const std::string& fix) {
-    return Status(Code::kUserError, "TRAIN08", "training on a graph: " + what, why, fix);
+    return Status(Code::kUserError, "TRAIN09", "training on a graph: " + what, why, fix);
   }
 
  private:

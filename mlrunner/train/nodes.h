@@ -52,7 +52,7 @@ struct NodesTrained {
   NodeCounts majority_of_test{};  // who always says that one
 };
 
-// DATA19: what is wrong with the graph. TRAIN08: what is wrong with the job. TRAIN01: a loss that is no number.
+// DATA19: what is wrong with the graph. TRAIN09: what is wrong with the job. TRAIN01: a loss that is no number.
 Result<NodesTrained> TrainNodes(const NodeGraph& graph, const NodeJob& job);
 
 }  // namespace ropewalk::mlrunner
