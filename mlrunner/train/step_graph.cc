@@ -1,5 +1,6 @@
 #include "mlrunner/train/step_graph.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -7,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/escape.h"
+#include "mlrunner/data/sampler.h"
 #include "mlrunner/graph/grad.h"
 #include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/ops.h"
@@ -90,6 +92,8 @@ Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_
         SumOverMicroBatches(b, parameters, gradients, &loss, ranks > 1 ? BesideLastScope(b, parameters) : BetweenScope(b, parameters));
   if (ranks > 1) {
     BucketOptions buckets{.group = kDataAxis, .bytes = job.bucket_bytes};
+    const std::int64_t all = job.data.samples_max > 0 ? std::min(job.data.samples_max, samples.count()) : samples.count();
+    if (!several) buckets.bindings = {ShareOf(std::min(job.batch, all), 0, ranks).count};
     if (several) buckets.sum_in = BesideLastScope(b, parameters);
     // A norm is of all sums, so nobody gains by waiting for some only.
     if (waits) buckets.read_in = BetweenScope(b, parameters);
@@ -162,7 +166,14 @@ void AddSumKernels(KernelTable* table, collective::Communicator* ranks, bool det
     };
     auto state = std::make_shared<State>();
     state->name = r.graph.state(r.graph.value(r.op.inputs[0]).state).name;  // of the channel
-    state->call = {.count = NumElements(r.in[1].dims), .dtype = r.in[1].dtype, .name = state->name, .deterministic = deterministic};
+    const bool gathers = r.op.def == &kAllGather;
+    // What is gathered lies side by side: the parts' first dimension is what they are parts of.
+    if (gathers && r.op.attrs.Int(Attr::kAxis) != 0) return Status(Code::kInternal, "TRAIN02", "ranks gather along the first axis only");
+    state->call = {.collective = gathers ? collective::Collective::kAllgather : collective::Collective::kAllreduce,
+                   .count = NumElements(r.out[1].dims),
+                   .dtype = r.in[1].dtype,
+                   .name = state->name,
+                   .deterministic = deterministic};
     CompiledKernel kernel;
     kernel.run = [state, ranks](const KernelCall& c) -> Status {
       state->call.in = c.in[1];
@@ -174,6 +185,8 @@ void AddSumKernels(KernelTable* table, collective::Communicator* ranks, bool det
     return kernel;
   };
   for (Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kF16, Dtype::kBF16}) table->Add(kAllReduce, Device::kCpu, dtype, compile);
+  for (Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kF16, Dtype::kBF16, Dtype::kI32, Dtype::kI64})
+    table->Add(kAllGather, Device::kCpu, dtype, compile);
 }
 
 }  // namespace ropewalk::mlrunner

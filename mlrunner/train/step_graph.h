@@ -38,8 +38,8 @@ Program StepProgram(const Graph& graph, std::int32_t micro_batches);
 // labels (Learnt::scores).
 Result<Graph> CountGraph(const TrainJob& job, const Samples& samples);
 
-// The sums over ranks, by `ranks`, which must outlive what is compiled with the table. Each is submitted by its start half and waited for
-// by its done half.
+// The sums over ranks, and the rows of tables that they gather, by `ranks`, which must outlive what is compiled with the table. Each is
+// submitted by its start half and waited for by its done half.
 void AddSumKernels(KernelTable* table, collective::Communicator* ranks, bool deterministic);
 
 }  // namespace ropewalk::mlrunner

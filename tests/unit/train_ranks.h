@@ -66,7 +66,9 @@ class Hall {
       EXPECT_EQ(other.name, first.name) << "sum " << number << " of rank " << from;
       EXPECT_EQ(other.call.count, first.call.count);
     }
-    if (first.call.dtype == Dtype::kF64) {
+    if (first.call.collective == collective::Collective::kAllgather) {
+      Gather(calls);
+    } else if (first.call.dtype == Dtype::kF64) {
       Add<double>(calls);
     } else {
       Add<float>(calls);
@@ -98,6 +100,16 @@ class Hall {
         sum[i] = rank == 0 ? static_cast<const T*>(asked.call.in)[i] : sum[i] + static_cast<const T*>(asked.call.in)[i];
     }
     for (const auto& [rank, asked] : calls) std::memcpy(asked.call.out, sum.data(), sum.size() * sizeof(T));
+  }
+
+  // Parts of equal size, in the order of the ranks.
+  void Gather(const std::map<std::int32_t, Asked>& calls) {
+    const collective::CollectiveCall& call = calls.at(0).call;
+    EXPECT_EQ(call.count % ranks_, 0);
+    const std::size_t part = static_cast<std::size_t>(call.count / ranks_) * SizeOf(call.dtype);
+    std::string all;
+    for (const auto& [rank, asked] : calls) all.append(static_cast<const char*>(asked.call.in), part);
+    for (const auto& [rank, asked] : calls) std::memcpy(asked.call.out, all.data(), all.size());
   }
 
   std::int32_t ranks_;
@@ -173,6 +185,10 @@ class ThreadCommunicator final : public collective::Communicator {
     auto number = std::make_shared<std::uint64_t>(next_++);
     if (sums_) {
       hall_->Begin(*number, rank_, call);
+    } else if (call.collective == collective::Collective::kAllgather) {
+      const std::size_t part = static_cast<std::size_t>(call.count / ranks_) * SizeOf(call.dtype);
+      for (std::int32_t i = 0; i < ranks_; ++i)
+        std::memcpy(static_cast<char*>(call.out) + static_cast<std::size_t>(i) * part, call.in, part);
     } else {
       std::memcpy(call.out, call.in, static_cast<std::size_t>(call.count) * SizeOf(call.dtype));
     }
