@@ -126,6 +126,80 @@ TEST(Lstm, GradientsAreThoseOfTheLoss) {
   GradientsAreDifferences(BuildClassifier(kSmall, kSymbols), kSymbols);
 }
 
+// nn.LSTM(3, 2, bidirectional=True) of PyTorch 2.15 in float64, in the same way: parameters with starts 1 to 8 (forwards, then backwards),
+// x 20, h0 30, c0 40 of (2, 2, 2).
+TEST(Lstm, BothDirectionsArePyTorchs) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF32, {3, 2, 3}), h = b.Input("h", Dtype::kF32, {2, 2, 2}), c = b.Input("c", Dtype::kF32, {2, 2, 2});
+  auto state = [](const Value& all, std::int64_t k) { return Reshape(SliceAxis(all, 0, k, k + 1), {2, 2}); };
+  Layers m(b);
+  LstmResult r = LstmLayers(b, m, "net", x,
+                            {.hidden = 2,
+                             .layers = 1,
+                             .bidirectional = true,
+                             .hidden_first = {state(h, 0), state(h, 1)},
+                             .cell_first = {state(c, 0), state(c, 1)}});
+  EXPECT_EQ(r.y.shape(), Shape({3, 2, 4}));
+  Value loss = ReduceSum(Sin(r.y));
+  for (int k = 0; k < 2; ++k) loss = loss + ReduceSum(r.cell[k]) * 2.0 + ReduceSum(Square(r.hidden[k]));
+  for (const Value& value : {r.y, Concat(r.hidden, 0), Concat(r.cell, 0)}) b.Output("states", value);
+  std::vector<std::string> names;
+  for (const Parameter& p : m.parameters()) names.push_back(b.graph().state(p.state).name);
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"net/layer0/w_ih", "net/layer0/w_hh", "net/layer0/b_ih", "net/layer0/b_hh", "net/layer0/reverse/w_ih",
+                                      "net/layer0/reverse/w_hh", "net/layer0/reverse/b_ih", "net/layer0/reverse/b_hh"}));
+  ASSERT_EQ(names.size(), 8u);
+  for (const Gradient& g : Grad(loss, {x, m.parameters()[4]})) b.Output("gradient", g);
+  auto graph = b.Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status().ToString();
+  auto wide = ChangeFloats(*graph, Dtype::kF32, Dtype::kF64);
+  ASSERT_TRUE(wide.ok()) << wide.status().ToString();
+  std::map<std::string, RefTensor> states;
+  for (std::size_t k = 0; k < names.size(); ++k) {
+    Dims dims = Evaluate(wide->states[k].logical, {});
+    states[names[k]] = {dims, Sines(static_cast<std::size_t>(NumElements(dims)), 1 + static_cast<double>(k))};
+  }
+  auto result = Evaluate(*wide, {}, {{{3, 2, 3}, Sines(18, 20)}, {{2, 2, 2}, Sines(8, 30)}, {{2, 2, 2}, Sines(8, 40)}}, states);
+  ASSERT_TRUE(result.ok()) << result.status().ToString();
+  const std::vector<std::pair<const char*, std::vector<double>>> want = {
+      {"y", {-0.3831472855944797,  0.06570762801057525,  -0.01972666058097522, -0.6728710186800865,  0.030739644594867017,
+             0.1607588963470541,   -0.13176394658896606, -0.14708720546404339, -0.19708230640998708, 0.11912642254574353,
+             -0.26550359376841814, -0.10699976989727518, -0.5166093477058586,  0.07897595589132246,  0.0034546600666236905,
+             -0.6611477964720447,  0.02241471521053555,  0.344861341663862,    -0.5779791592464212,  0.02769170842424641,
+             -0.2746011558036793,  0.126850015597739,    -0.27409767983424876, -0.08218535779151256}},
+      {"h_n",
+       {0.02241471521053555, 0.344861341663862, -0.2746011558036793, 0.126850015597739, -0.01972666058097522, -0.6728710186800865,
+        -0.13176394658896606, -0.14708720546404339}},
+      {"c_n",
+       {0.0390983328750394, 0.37770625682591796, -0.3498971177527193, 0.155689128197568, -0.4150356367885063, -1.0314133414299453,
+        -0.785216285353098, -0.9606316149213481}},
+      {"x",
+       {-0.63820759815307, 0.2709899808090803, 1.052736737461468, 0.1844185679152721, -0.5763891946708521, -1.066112112673671,
+        -0.1314414234938739, -0.09976334671057474, -0.02116500912399899, -0.2680415491768699, -0.31497142949637547, -0.21376532495938882,
+        0.062281567987848396, -0.3710301958613083, -0.629840661090159, 0.05284367982335436, -0.5843638499715864, -0.94673593018786}},
+      {"weight_ih_l0_reverse",
+       {0.7964376411895692,   0.9430261565856608,  0.646094735349354,   0.1595982846118316,   0.1997613678994873,  0.14597355850653873,
+        -0.8109732511861333,  -1.0794675802006375, -0.8402714391005683, -0.25068389118808343, 0.15755472487464922, 0.4916928919683488,
+        0.6947563974875267,   0.8887041772831077,  0.6646804961166227,  -0.03919483276592659, -0.3643977436187563, -0.5182187017758764,
+        0.024524196695189654, 0.08952607193120188, 0.11242243665450807, 0.07949170362668367,  0.03623452630899993, -0.024064314911898126}},
+  };
+  ASSERT_EQ(result->outputs.size(), want.size());
+  for (std::size_t k = 0; k < want.size(); ++k) ExpectNear(result->outputs[k].data, want[k].second, want[k].first);
+}
+
+TEST(Lstm, AClassifierOfBothDirections) {
+  Built both = BuildClassifier({.symbols = kSymbols, .width = 3, .hidden = 4, .layers = 2, .bidirectional = true}, 5);
+  EXPECT_EQ(both.logits, "(B, 5)");
+  // As nn.LSTM(3, 4, 2, bidirectional=True) has them, a table and a map of both states.
+  const std::int64_t first = 16 * 3 + 16 * 4 + 32, second = 16 * 8 + 16 * 4 + 32;
+  EXPECT_EQ(both.numbers, kSymbols * 3 + 2 * (first + second) + 8 * 5 + 5);
+  GradientsAreDifferences(both, 5);
+  Builder b;
+  LstmLanguage(b, {.symbols = 3, .width = 2, .hidden = 2, .layers = 1, .bidirectional = true}, b.Input("ids", Dtype::kI32, {2, 4}));
+  EXPECT_EQ(b.status().tag(), "GRAPH09");
+  EXPECT_NE(b.status().why().find("backwards it would see"), std::string::npos) << b.status().ToString();
+}
+
 TEST(Lstm, ALanguageModelLooksBackOnly) { LooksBackOnly(BuildLanguage(kSmall), kLength, kSymbols); }
 
 // Dropout lies between layers: one layer has none, and of two only the second one's input is changed.
