@@ -25,6 +25,8 @@ void CsvReader::SkipLineEnd() {
 
 Result<bool> CsvReader::Next(std::vector<std::string>* fields) {
   fields->clear();
+  if (at_ == 0 && (text_.starts_with("\xff\xfe") || text_.starts_with("\xfe\xff")))
+    return Bad(1, "the file is UTF-16, as its byte order mark says", "save it as UTF-8");
   while (at_ < text_.size() && AtLineEnd()) SkipLineEnd();
   if (at_ == text_.size()) return false;
   line_ = next_line_;

@@ -21,7 +21,7 @@ class CsvReader {
   CsvReader(std::string_view text, std::string path, char separator = ',');
 
   // The next record into `fields`; false: there is none. kUserError DATA16: a quote that is not closed, something behind one that is, too
-  // many fields; names path and line.
+  // many fields, a text of UTF-16; names path and line.
   Result<bool> Next(std::vector<std::string>* fields);
   // Where the record that Next gave begins, from 1 on.
   std::int64_t line() const { return line_; }

@@ -40,7 +40,13 @@ Status CsvColumns::NoColumn(const std::string& column) const {
 Result<std::size_t> CsvColumns::Find(const std::string& column) const {
   if (header_) {
     const auto found = std::find(names_.begin(), names_.end(), column);
-    if (found != names_.end()) return static_cast<std::size_t>(found - names_.begin());
+    if (found != names_.end()) {
+      const auto second = std::find(found + 1, names_.end(), column);
+      if (second == names_.end()) return static_cast<std::size_t>(found - names_.begin());
+      return Status(Code::kUserError, "DATA18", fmt::format("{} has two columns {}", QuotedPath(path_), ShownCell(column)),
+                    fmt::format("they are columns {} and {}", found - names_.begin() + 1, second - names_.begin() + 1),
+                    "name it by its number from 1 on, or give them two names");
+    }
   }
   std::size_t number = 0;
   if (ParseWhole(column, &number) && number >= 1 && number <= names_.size()) return number - 1;
@@ -50,7 +56,8 @@ Result<std::size_t> CsvColumns::Find(const std::string& column) const {
 Result<std::vector<std::size_t>> CsvColumns::FindAll(const std::vector<std::string>& columns) const {
   std::vector<std::size_t> found;
   for (const std::string& column : columns) {
-    if (const auto one = Find(column); one.ok()) {
+    const auto one = Find(column);
+    if (one.ok()) {
       found.push_back(*one);
       continue;
     }
@@ -58,7 +65,7 @@ Result<std::vector<std::size_t>> CsvColumns::FindAll(const std::vector<std::stri
     std::size_t from = 0, to = 0;
     if (!ParseWhole(std::string_view(column).substr(0, dash), &from) || dash == column.size() ||
         !ParseWhole(std::string_view(column).substr(dash + 1), &to) || from < 1 || from > to || to > names_.size())
-      return NoColumn(column);
+      return one.status();
     for (; from <= to; ++from) found.push_back(from - 1);
   }
   return found;

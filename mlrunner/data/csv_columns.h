@@ -27,7 +27,7 @@ class CsvColumns {
   std::size_t count() const { return names_.size(); }
   // "column 1 ("age")"
   std::string Named(std::size_t column) const;
-  // kUserError DATA18: there is no such column.
+  // kUserError DATA18: there is no such column, or two of that name.
   Result<std::size_t> Find(const std::string& column) const;
   // The same of many; "15-40", where nothing is called that, are those from the 15th to the 40th.
   Result<std::vector<std::size_t>> FindAll(const std::vector<std::string>& columns) const;

@@ -19,6 +19,7 @@ bool IsMissing(std::string_view text);
 // Whether all of `text` is a number of that type; a plus may come before it.
 template <class T>
 bool ParseWhole(std::string_view text, T* value) {
+  if (text.starts_with("+-")) return false;
   if (text.starts_with('+')) text.remove_prefix(1);
   const auto [behind, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
   return error == std::errc() && behind == text.data() + text.size() && !text.empty();

@@ -19,8 +19,8 @@ struct LstmOptions {
   std::int64_t hidden = 256;  // H
   std::int64_t layers = 1;
   double dropout = 0;  // of what goes from one layer to the next
-  // Each layer goes through the sequence a second time, from its end to its beginning, with parameters of their own, and gives both (Schuster
-  // and Paliwal 1997). States are those of layer 0 forwards, layer 0 backwards, layer 1 forwards, ...
+  // Each layer goes through the sequence a second time, from its end to its beginning, with parameters of their own, and gives both
+  // (Schuster and Paliwal 1997). States are those of layer 0 forwards, layer 0 backwards, layer 1 forwards, ...
   bool bidirectional = false;
   std::vector<Value> hidden_first;  // of each layer, (B, H); empty: zeros
   std::vector<Value> cell_first;

@@ -227,6 +227,13 @@ TEST_F(Tables, WhatIsWrongIsNamedWithItsPlace) {
       {"a,y\n1,0\n", {.label = "3"}, "DATA18", "has no column \"3\"", "it has 2 columns"},
       {"1,0\n", {.header = false, .left_out = {"0"}}, "DATA18", "has no column \"0\"", "it has 2 columns"},
       {"a,y\n\"1,0\n", {}, "DATA16", "line 2 of \"", "not closed"},
+      {"a,y\n+-1,0\n", {}, "DATA07", "is \"+-1\"", "numbers"},
+      {"a,y\n0x10,0\n", {}, "DATA07", "is \"0x10\"", "numbers"},
+      {"a,y\n\"1,5\",0\n", {}, "DATA07", "is \"1,5\"", "numbers"},
+      {"a,y\r\n1,0\r\n-nan,1\r\n", {}, "DATA07", "line 3 of \"", "finite"},
+      {std::string("\xff\xfe") + "a", {}, "DATA16", "line 1 of \"", "UTF-16"},
+      {"b,y,b\n1,0,1\n", {.label = "y", .left_out = {"b"}}, "DATA18", "has two columns \"b\"", "they are columns 1 and 3"},
+      {"b,y,b\n1,0,1\n", {.label = "b"}, "DATA18", "has two columns \"b\"", "they are columns 1 and 3"},
   };
   for (const Case& c : cases) {
     const Status status = Csv(c.text, c.options).status();

@@ -85,6 +85,13 @@ TEST(Data, AWrongLabelNamesSampleValueAndRange) {
   ASSERT_EQ(pixels.size(), 8u);
   EXPECT_FLOAT_EQ(pixels[0], (127 / 255.0 - .5) / .25);
   EXPECT_EQ(ValuesOf<double>(**good, "image", {2})[0], (127 / 255.0 - .5) / .25);
+  // Dimensions of which one is nothing, and the others are as large as they can be said.
+  for (const std::string& none : {Idx({0, 0xffffffff, 0xffffffff}, ""), Idx({0xffffffff, 0, 0xffffffff}, ""), Idx({4}, "abcd")}) {
+    Write(folder.path() + "/none", none);
+    const Status status = LoadImages(folder.path() + "/none", folder.path() + "/labels", 10, 0, 1).status();
+    EXPECT_EQ(status.tag(), "DATA01");
+    EXPECT_NE(status.what().find("holds no images"), std::string::npos) << status.ToString();
+  }
   Write(folder.path() + "/labels", Idx({3}, std::string(3, 0)));
   EXPECT_EQ(LoadImages(folder.path() + "/images", folder.path() + "/labels", 10, 0, 1).status().tag(), "DATA01");
 }
