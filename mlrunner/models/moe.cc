@@ -69,7 +69,9 @@ MoeResult MoeBlock(Builder& b, Layers& m, const std::string& name, const Value& 
   const Dim of_expert = *capacity * groups, seats = of_expert * Dim(o.experts);
   // One seat more than there are, for what is over capacity: nobody looks at it, and nothing comes back from it.
   Value seated = SliceAxis(SumRows(flat, token_of, slots, seats + 1), 0, 0, seats);
-  Value done = Experts(m, name + "/experts", Reshape(seated, {o.experts, of_expert, width}), o);
+  Value at_experts = Reshape(seated, {o.experts, of_expert, width});
+  Value done = Experts(m, name + "/experts", o.to_experts ? o.to_experts(at_experts) : at_experts, o);
+  if (o.from_experts) done = o.from_experts(done);
   Value back = PadAxis(Reshape(done, {seats, width}), 0, 0, 1);
 
   Value weights = chosen.values;

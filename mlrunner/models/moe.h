@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "mlrunner/models/layers.h"
@@ -27,6 +28,9 @@ struct MoeOptions {
   bool grouped = false;
   bool adds_x = true;     // false: the residual is the caller's
   ShardingSpec sharding;  // of (experts, ...), all parameters of the experts alike; empty: whole
+  // Where that cuts the experts over ranks: what brings the tokens that have seats at all of them, (experts, seats, C), to the ranks that
+  // hold them, (experts here, seats of all ranks, C), and back. Its gradients are the strategy's to say.
+  std::function<Value(const Value&)> to_experts{}, from_experts{};
 };
 struct MoeResult {
   Value y;  // as x: x + what its experts give
