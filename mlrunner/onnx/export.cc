@@ -47,7 +47,7 @@ const std::map<const OpDef*, const char*>& SameOps() {
   return table;
 }
 // Fused ops that have one, too; all others are written as their primitive forms.
-bool StaysFused(const OpDef* def) { return def == &kSoftmax || def == &kLogSoftmax || def == &kLayerNorm; }
+bool StaysFused(const OpDef* def) { return def == &kSoftmax || def == &kLogSoftmax || def == &kLayerNorm || def == &kBatchNormInference; }
 
 std::int64_t CodeOf(Dtype dtype) {
   switch (dtype) {
@@ -319,6 +319,9 @@ class Writer {
       *out = Node(op.def == &kSoftmax ? "Softmax" : "LogSoftmax", in, {{"axis", std::int64_t{-1}}});
     } else if (op.def == &kLayerNorm) {
       *out = Node("LayerNormalization", in, {{"axis", std::int64_t{-1}}, {"epsilon", op.attrs.Double(Attr::kEpsilon)}});
+    } else if (op.def == &kBatchNormInference) {  // by which mean and variance are known to be statistics, and no parameters
+      *out = Node("BatchNormalization", in, {{"epsilon", op.attrs.Double(Attr::kEpsilon)}});
+      if (op.attrs.Int(Attr::kRelu, 0) != 0) *out = Node("Relu", {*out});
     } else if (op.def->traits.random) {
       return Refuse(op, "its random numbers hang on seed and step, which an ONNX file has not",
                     "build the graph without dropout, as it is run");

@@ -14,6 +14,7 @@
 #include <onnx/onnx.pb.h>
 
 #include "base/bytes.h"
+#include "mlrunner/onnx/functions.h"
 #include "storage/io_error.h"
 
 namespace ropewalk::mlrunner::onnx {
@@ -76,11 +77,7 @@ class Reader {
                     fmt::format("opsets {} to {} are read; others define some ops otherwise", kOpsetMin, kOpsetMax),
                     "export it with opset_version=17, or convert it by onnx.version_converter");
     }
-    if (proto.functions_size() > 0) {
-      return Status(Code::kInvalid, "ONNX03",
-                    fmt::format("{} defines functions, {} the first", QuotedPath(path_), proto.functions(0).name()),
-                    "functions of a file's own are not read", "write them into the graph: onnx.inliner.inline_local_functions");
-    }
+    RETURN_IF_ERROR(InlineFunctions(path_, &proto));
     ASSIGN_OR_RETURN(model.graph, Graph(proto.graph()));
     return model;
   }
@@ -174,6 +171,9 @@ class Reader {
           value = std::move(numbers);
           break;
         }
+        case ::onnx::AttributeProto::STRINGS:
+          value = std::vector<std::string>(attribute.strings().begin(), attribute.strings().end());
+          break;
         case ::onnx::AttributeProto::TENSOR: {
           ASSIGN_OR_RETURN(value, Tensor(attribute.t()));
           break;
@@ -346,6 +346,9 @@ void Put(const std::string& name, const Attribute& value, ::onnx::AttributeProto
   } else if (const auto* reals = std::get_if<std::vector<double>>(&value)) {
     proto->set_type(::onnx::AttributeProto::FLOATS);
     for (double real_in : *reals) proto->add_floats(static_cast<float>(real_in));
+  } else if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) {
+    proto->set_type(::onnx::AttributeProto::STRINGS);
+    for (const std::string& text_in : *texts) proto->add_strings(text_in);
   }
 }
 

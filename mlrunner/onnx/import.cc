@@ -24,6 +24,7 @@ const Importers& Table() {
     AddShapes(&made);
     AddRows(&made);
     AddLayers(&made);
+    AddRecurrent(&made);
     AddControl(&made);
     return made;
   }();
@@ -35,8 +36,6 @@ std::string Suggestion(const Node& node) {
   static const std::map<std::string_view, const char*> kAdvice = {
       {"Einsum", "write it as matmul and transpose"},
       {"Scan", "write the loop as tensor operations, or unroll it"},
-      {"GRU", "use an LSTM, or write the cell out"},
-      {"RNN", "use an LSTM, or write the cell out"},
       {"NonZero", "its shape depends on values: multiply with a mask, or use where"},
       {"Unique", "its shape depends on values: compute it before the model"},
       {"NonMaxSuppression", "its shape depends on values: compute it behind the model"},
@@ -66,6 +65,9 @@ void Uses(const GraphDef& graph, std::set<std::string>* names) {
     }
   }
 }
+bool GivesOneOf(const Node& node, const std::set<std::string>& names) {
+  return std::any_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& name) { return names.contains(name); });
+}
 void Statistics(const GraphDef& graph, std::set<std::string>* names) {
   for (const Node& node : graph.nodes) {
     if (node.op == "BatchNormalization" && node.inputs.size() >= 5) names->insert(node.inputs.begin() + 3, node.inputs.begin() + 5);
@@ -84,7 +86,7 @@ std::string WithoutPlace(const std::string& what) {
 class Import {
  public:
   Import(Builder& b, std::string path, const ImportOptions& options)
-      : b_(b), options_(options), session_{b, std::move(path), 0, options.train_batch_norm, nullptr, nullptr, nullptr, std::nullopt} {
+      : b_(b), options_(options), session_{b, std::move(path), 0, options, nullptr, nullptr, nullptr, std::nullopt} {
     session_.statistic = [this](const std::string& name) {
       auto found = statistics_.find(name);
       return found == statistics_.end() ? StateId() : found->second;
@@ -247,19 +249,10 @@ class Import {
 
   // Those nodes that the values need, in the file's order.
   void RunNodes(const GraphDef& graph, const std::vector<std::string>& outputs) {
-    std::set<std::string> wanted(outputs.begin(), outputs.end());
-    std::vector<bool> needed(graph.nodes.size());
-    for (std::size_t i = graph.nodes.size(); i-- > 0;) {
-      const Node& node = graph.nodes[i];
-      needed[i] = std::any_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& name) { return wanted.contains(name); });
-      if (!needed[i]) continue;
-      wanted.insert(node.inputs.begin(), node.inputs.end());
-      for (const auto& [key, value] : node.attributes) {
-        if (const auto* body = std::get_if<std::shared_ptr<const GraphDef>>(&value)) Uses(**body, &wanted);
-      }
-    }
-    for (std::size_t i = 0; i < graph.nodes.size() && b_.status().ok(); ++i) {
-      if (needed[i]) RunNode(graph.nodes[i]);
+    const std::set<std::string> needed = NamesNeeded(graph, outputs);
+    for (const Node& node : graph.nodes) {
+      if (!b_.status().ok()) return;
+      if (GivesOneOf(node, needed)) RunNode(node);
     }
   }
 
@@ -343,6 +336,18 @@ Result<ImportedModel> ImportModel(Builder& b, const ModelDef& model, const std::
                   "each op has so many inputs and numbers as its definition says", "export the model again"));
     return b.status();
   }
+}
+
+std::set<std::string> NamesNeeded(const GraphDef& graph, const std::vector<std::string>& outputs) {
+  std::set<std::string> needed(outputs.begin(), outputs.end());
+  for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
+    if (!GivesOneOf(*node, needed)) continue;
+    needed.insert(node->inputs.begin(), node->inputs.end());
+    for (const auto& [key, value] : node->attributes) {
+      if (const auto* body = std::get_if<std::shared_ptr<const GraphDef>>(&value)) Uses(**body, &needed);
+    }
+  }
+  return needed;
 }
 
 std::vector<std::string> SupportedOps() {

@@ -16,8 +16,10 @@
 // Thread rule: as the builder's.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,10 @@
 
 namespace ropewalk::mlrunner::onnx {
 
+// What batch norms and dropouts are imported for: as the file says, or whatever it says. PyTorch's newer exporter (dynamo) writes batch
+// norms of a model in training mode as if they were in evaluation mode; and who trains a model evaluates it too.
+enum class ImportMode : std::uint8_t { kAsTheFileSays, kTraining, kEvaluation };
+
 struct ImportOptions {
   // What stands for a length that the file names, by its name: the caller's symbol, or a number. Others become new symbols.
   std::map<std::string, Dim> lengths;
@@ -36,9 +42,14 @@ struct ImportOptions {
   std::map<std::string, Value> inputs;
   // Which floating-point initializers are trained; empty: all. Others become constants. (The file does not tell a buffer from a parameter.)
   std::function<bool(const std::string& name)> trainable;
-  // Batch norms in training mode, whatever the file says: PyTorch's newer exporter (dynamo) writes those of a model in training mode as if
-  // they were in evaluation mode.
-  bool train_batch_norm = false;
+  ImportMode mode = ImportMode::kAsTheFileSays;
+  // Batch norms go by the file's running statistics, in training too: then nothing moves these. It is usual where a few samples tune what
+  // many have trained.
+  bool running_batch_norm = false;
+  // As LayerOptions (models/layers.h): the axis of the mesh over whose ranks the moments of batch norms are taken together, and (N) weights
+  // of rows, of which those of weight 0 are left out of moments.
+  std::string ranks;
+  Value weights{};
   bool recognise = true;  // decomposed ops become one again
 };
 
@@ -59,6 +70,9 @@ Result<ImportedModel> ImportOnnx(Builder& b, storage::FileSystem& files, const s
 
 // The same of a file that has been read; `path` is how messages call it.
 Result<ImportedModel> ImportModel(Builder& b, const ModelDef& model, const std::string& path, const ImportOptions& options = {});
+
+// All values, initializers and inputs among them, that these outputs need.
+std::set<std::string> NamesNeeded(const GraphDef& graph, const std::vector<std::string>& outputs);
 
 // Names of the ops that are known, in order.
 std::vector<std::string> SupportedOps();

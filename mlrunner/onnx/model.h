@@ -18,7 +18,7 @@ namespace ropewalk::mlrunner::onnx {
 struct GraphDef;
 // A float is given as the double of its shortest decimal: 1e-05 and not 9.9999997e-06, which is what its writer meant.
 using Attribute = std::variant<std::int64_t, double, std::string, Literal, std::vector<std::int64_t>, std::vector<double>,
-                               std::shared_ptr<const GraphDef>>;
+                               std::vector<std::string>, std::shared_ptr<const GraphDef>>;
 
 struct Node {
   std::string name, op, domain;
@@ -63,6 +63,6 @@ struct ModelDef {
   GraphDef graph;
 };
 
-inline constexpr std::int64_t kOpsetMin = 13, kOpsetMax = 18;
+inline constexpr std::int64_t kOpsetMin = 13, kOpsetMax = 23;
 
 }  // namespace ropewalk::mlrunner::onnx

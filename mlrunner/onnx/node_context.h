@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "mlrunner/onnx/import.h"
 #include "mlrunner/onnx/model.h"
 #include "mlrunner/onnx/operand.h"
 
@@ -25,7 +26,7 @@ class NodeContext {
     Builder& b;
     std::string path;
     std::int64_t opset = 0;
-    bool train_batch_norm = false;
+    const ImportOptions& options;
     // A state for running statistics, where the name is one of an initializer; nothing where it is not.
     std::function<StateId(const std::string& name)> statistic;
     // The operands of some of a body's values, by name, where its nodes are run with `inputs` in the places of its inputs. What it names

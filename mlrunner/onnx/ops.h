@@ -14,9 +14,10 @@ using Importer = Operands (*)(NodeContext&);
 using Importers = std::map<std::string_view, Importer>;
 
 void AddElementwise(Importers* table);
-void AddShapes(Importers* table);   // what is about lengths, and moves elements
-void AddRows(Importers* table);     // gathers, scatters, reductions along axes
-void AddLayers(Importers* table);   // products, convolutions, norms, pooling, recurrence
+void AddShapes(Importers* table);  // what is about lengths, and moves elements
+void AddRows(Importers* table);    // gathers, scatters, reductions along axes
+void AddLayers(Importers* table);  // products, convolutions, norms, pooling
+void AddRecurrent(Importers* table);
 void AddControl(Importers* table);  // If, Loop, lists of tensors
 
 }  // namespace ropewalk::mlrunner::onnx

@@ -384,7 +384,10 @@ Operands GeluOp(NodeContext& c) {
 }
 Operands DropoutOp(NodeContext& c) {
   double rate = c.Has(1) ? c.RealAt(1, "the rate of a dropout") : .5;
-  if (!c.Has(2) || c.RealAt(2, "the mode of a dropout") == 0) rate = 0;
+  const ImportMode mode = c.s.options.mode;
+  const bool trains =
+      mode == ImportMode::kTraining || (mode == ImportMode::kAsTheFileSays && c.Has(2) && c.RealAt(2, "the mode of a dropout") != 0);
+  if (!trains) rate = 0;
   if (rate == 0) return {c.At(0)};
   return {Operand::Of(Dropout(c.Val(0), rate))};
 }

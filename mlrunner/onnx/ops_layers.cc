@@ -1,4 +1,4 @@
-// Products, convolutions, pooling, norms and recurrence.
+// Products, convolutions, pooling and norms.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -50,27 +50,36 @@ Operands Gemm(NodeContext& c) {
 
 // --- windows ---
 
-constexpr std::int64_t kWindowMax = 1 << 20, kStepsMax = 1 << 20, kPlacesMax = 1 << 24;
+constexpr std::int64_t kWindowMax = 1 << 20, kPlacesMax = 1 << 24;
+
+// What goes over one axis is done over two, of which the first has a length of 1: (N, C, L) is (N, C, 1, L).
+Value AsImage(const Value& x) { return x.rank() == 3 ? Reshape(x, {x.dim(0), x.dim(1), 1, x.dim(2)}) : x; }
+Value FromImage(const Value& y, std::size_t rank) { return y.valid() && rank == 3 ? Reshape(y, {y.dim(0), y.dim(1), y.dim(3)}) : y; }
 
 // Strides, paddings and the like, of two axes.
 struct Windows {
   std::vector<std::int64_t> kernel, stride = {1, 1}, dilation = {1, 1}, low = {0, 0}, high = {0, 0};
 };
-// Of one with `kernel`, over x (N, C, H, W); nothing after a refusal.
-std::optional<Windows> WindowsOf(NodeContext& c, const Value& x, std::vector<std::int64_t> kernel) {
+// Of one with `kernel`, over x (N, C, H, W); nothing after a refusal. `axes` is what the node says: 1, or 2.
+std::optional<Windows> WindowsOf(NodeContext& c, const Value& x, std::vector<std::int64_t> kernel, std::size_t axes) {
   Windows w;
-  w.kernel = std::move(kernel);
+  auto of_two = [&](std::vector<std::int64_t> each, std::int64_t otherwise) {
+    if (axes == 1 && each.size() == 1) each.insert(each.begin(), otherwise);
+    return each;
+  };
+  w.kernel = of_two(std::move(kernel), 1);
   auto refuse = [&](std::string why, std::string fix) -> std::optional<Windows> {
     c.Refuse(std::move(why), std::move(fix));
     return std::nullopt;
   };
   if (x.rank() != 4 || w.kernel.size() != 2)
-    return refuse(fmt::format("it goes over {}", c.Show(x.shape())), "images are (N, C, H, W) here; Reshape others");
+    return refuse(fmt::format("it goes over {}", c.Show(x.shape())), "images are (N, C, L) or (N, C, H, W) here; Reshape others");
   if (c.node.Int("ceil_mode", 0) != 0) return refuse("windows hang over the edge (ceil_mode)", "pad the image instead");
-  if (c.node.Has("strides")) w.stride = c.node.Ints("strides");
-  if (c.node.Has("dilations")) w.dilation = c.node.Ints("dilations");
+  if (c.node.Has("strides")) w.stride = of_two(c.node.Ints("strides"), 1);
+  if (c.node.Has("dilations")) w.dilation = of_two(c.node.Ints("dilations"), 1);
   if (c.node.Has("pads")) {
     std::vector<std::int64_t> pads = c.node.Ints("pads");
+    if (axes == 1 && pads.size() == 2) pads = {0, pads[0], 0, pads[1]};
     if (pads.size() != 4) return refuse("it has not two paddings for each axis", "export the model again");
     w.low = {pads[0], pads[1]};
     w.high = {pads[2], pads[3]};
@@ -88,7 +97,7 @@ std::optional<Windows> WindowsOf(NodeContext& c, const Value& x, std::vector<std
   }
   const std::string automatic = c.node.String("auto_pad", "NOTSET");
   if (automatic == "SAME_UPPER" || automatic == "SAME_LOWER") {
-    for (std::size_t i = 0; i < 2; ++i) {
+    for (std::size_t i = 2 - axes; i < 2; ++i) {
       auto size = x.shape()[2 + i].Constant();
       if (!size) return refuse("heights and widths must be numbers", "give them (ImportOptions::lengths)");
       const std::int64_t windows = (*size + w.stride[i] - 1) / w.stride[i];
@@ -103,12 +112,14 @@ std::optional<Windows> WindowsOf(NodeContext& c, const Value& x, std::vector<std
 Operands Conv(NodeContext& c) {
   Value x = c.Val(0), w = c.Val(1);
   if (!x.valid() || !w.valid()) return {};
-  if (c.At(1).type.shape.size() == 3 && x.rank() == 3) {
-    return c.Refuse("it goes over one axis", "make it two-dimensional, with a height of 1");
-  }
+  const std::size_t rank = x.rank();
+  if (rank != w.rank())
+    return c.Refuse(fmt::format("a kernel {} goes over {}", c.Show(w.shape()), c.Show(x.shape())), "export the model again");
+  x = AsImage(x);
+  w = AsImage(w);
   if (w.rank() != 4 || !w.dim(2).IsConstant() || !w.dim(3).IsConstant())
-    return c.Refuse(fmt::format("its kernel is {}", c.Show(w.shape())), "kernels are (K, C, R, S) here");
-  auto windows = WindowsOf(c, x, {*w.dim(2).Constant(), *w.dim(3).Constant()});
+    return c.Refuse(fmt::format("its kernel is {}", c.Show(w.shape())), "kernels are (K, C, S) or (K, C, R, S) here");
+  auto windows = WindowsOf(c, x, {*w.dim(2).Constant(), *w.dim(3).Constant()}, rank - 2);
   if (!windows) return {};
   Conv2DOptions options{windows->stride, windows->low, windows->dilation};
   if (windows->low != windows->high) {
@@ -123,13 +134,15 @@ Operands Conv(NodeContext& c) {
     if (!bias.valid()) return {};
     if (!IsZero(bias)) options.bias = bias;
   }
-  return {Operand::Of(Conv2D(x, w, options))};
+  return {Operand::Of(FromImage(Conv2D(x, w, options), rank))};
 }
 
 Operands Pool(NodeContext& c, bool largest) {
   Value x = c.Val(0);
   if (!x.valid()) return {};
-  auto windows = WindowsOf(c, x, c.node.Ints("kernel_shape"));
+  const std::size_t rank = x.rank();
+  x = AsImage(x);
+  auto windows = WindowsOf(c, x, c.node.Ints("kernel_shape"), rank == 3 ? 1 : 2);
   if (!windows) return {};
   const Windows& w = *windows;
   if (w.dilation != std::vector<std::int64_t>{1, 1}) return c.Refuse("its windows are dilated", "use a dilation of 1");
@@ -141,10 +154,10 @@ Operands Pool(NodeContext& c, bool largest) {
     }
     options.padding = {0, 0};
   }
-  if (largest) return {Operand::Of(MaxPool2D(padded, options))};
+  if (largest) return {Operand::Of(FromImage(MaxPool2D(padded, options), rank))};
   Value y = AvgPool2D(padded, options);
   const bool pads = w.low != std::vector<std::int64_t>{0, 0} || w.high != std::vector<std::int64_t>{0, 0};
-  if (!y.valid() || !pads || c.node.Int("count_include_pad", 0) != 0) return {Operand::Of(y)};
+  if (!y.valid() || !pads || c.node.Int("count_include_pad", 0) != 0) return {Operand::Of(FromImage(y, rank))};
   // The mean is of what lies in the image: windows at the edge have fewer elements.
   auto height = y.dim(2).Constant(), width = y.dim(3).Constant();
   if (!height || !width || *height > kPlacesMax / std::max<std::int64_t>(*width, 1))
@@ -159,7 +172,7 @@ Operands Pool(NodeContext& c, bool largest) {
       factors.real.push_back(static_cast<double>(w.kernel[0] * w.kernel[1]) / static_cast<double>(inside(0, row) * inside(1, column)));
     }
   }
-  return {Operand::Of(y * MakeKnown(c.b, factors))};
+  return {Operand::Of(FromImage(y * MakeKnown(c.b, factors), rank))};
 }
 Operands MaxPool(NodeContext& c) { return Pool(c, true); }
 Operands AveragePool(NodeContext& c) { return Pool(c, false); }
@@ -182,17 +195,33 @@ Operands BatchNormalization(NodeContext& c) {
   const double epsilon = c.node.Float("epsilon", 1e-5), momentum = c.node.Float("momentum", .9);
   // Running statistics are initializers, and become states; what a run computes is taken as it is.
   StateId mean_state = c.s.statistic(c.node.inputs.at(3)), variance_state = c.s.statistic(c.node.inputs.at(4));
-  const bool training = c.node.Int("training_mode", 0) != 0 || c.s.train_batch_norm;
-  if (training) {
-    const Moments moments = MomentsOf(x);
+  const ImportOptions& options = c.s.options;
+  const bool trains =
+      options.mode == ImportMode::kTraining || (options.mode == ImportMode::kAsTheFileSays && c.node.Int("training_mode", 0) != 0);
+  if (trains && !options.running_batch_norm) {
+    // Rows are told from what else a layer before may have put along dimension 0.
+    const bool has_rows = options.weights.valid() && x.dim(0) == options.weights.dim(0);
+    Moments moments = MomentsOf(x, has_rows ? Cast(Greater(options.weights, 0), x.dtype()) : Value());
+    BatchNormOptions norm{.epsilon = epsilon};
+    const auto& axes = c.b.graph().mesh.axes;
+    const bool several =
+        std::any_of(axes.begin(), axes.end(), [&](const auto& axis) { return axis.name == options.ranks && axis.size > 1; });
+    if (several && mean_state.valid()) {
+      norm.channel = c.b.NewChannel(c.node.outputs.at(0) + "/sums");
+      norm.ranks = options.ranks;
+      moments = MomentsOfRanks(moments, c.b.Read(mean_state), norm.channel, norm.ranks);
+    }
+    if (!moments.mean.valid()) return {};
+    // A batch of which nothing counts has no moments.
+    const Value share = Minimum(moments.count, 1) * (1 - momentum);
     auto update = [&](StateId state, const Value& now) {
       if (!state.valid() || !now.valid()) return;
       Value before = c.b.Read(state);
-      c.b.Assign(state, before * momentum + StopGradient(now) * (1 - momentum));
+      c.b.Assign(state, before + (StopGradient(now) - before) * share);
     };
     update(mean_state, moments.mean);
     update(variance_state, moments.variance);
-    return {Operand::Of(BatchNorm(x, gain, bias, moments, {.epsilon = epsilon}))};
+    return {Operand::Of(BatchNorm(x, gain, bias, moments, norm))};
   }
   Value mean = mean_state.valid() ? c.b.Read(mean_state) : c.Val(3);
   Value variance = variance_state.valid() ? c.b.Read(variance_state) : c.Val(4);
@@ -216,69 +245,6 @@ Operands LayerNormalization(NodeContext& c) {
   return {Operand::Of(Reshape(y, shape))};
 }
 
-// --- LSTM ---
-
-struct Direction {
-  Value all, last, cell;  // (T, B, H), (B, H), (B, H)
-};
-// x (T, B, I); w (4 H, I), r (4 H, H), bias (4 H), with the gates i, o, f, c; h and cell (B, H)
-Direction OneWay(const Value& x, const Value& w, const Value& r, const Value& bias, const Value& h, const Value& cell, bool backwards,
-                 std::int64_t steps) {
-  const Dim width = r.dim(1);
-  auto ordered = [&](const Value& gates) {  // i, f, c, o
-    std::vector<Value> parts;
-    for (std::int64_t gate : {0, 2, 3, 1}) parts.push_back(SliceAxis(gates, 0, width * Dim(gate), width * Dim(gate + 1)));
-    return Concat(parts, 0);
-  };
-  auto turned = [&](const Value& of) {  // the last step first
-    if (!backwards || !of.valid()) return of;
-    std::vector<std::int64_t> order;
-    for (std::int64_t t = steps; t-- > 0;) order.push_back(t);
-    return Gather(of, Constant(*of.builder, Literal::Of(Dtype::kI64, {steps}, order)));
-  };
-  LstmStates states = mlrunner::Lstm(turned(MatMul(x, ordered(w), false, true)), ordered(bias), ordered(r), h, cell);
-  if (!states.hidden.valid()) return {};
-  return {turned(states.hidden), Reshape(SliceAxis(states.hidden, 0, steps - 1, steps), {x.dim(1), width}), states.cell};
-}
-
-Operands LstmOp(NodeContext& c) {
-  Value x = c.Val(0), w = c.Val(1), r = c.Val(2);
-  if (!x.valid() || !w.valid() || !r.valid()) return {};
-  if (c.Has(4)) return c.Refuse("sequences of different lengths", "leave the lengths out, and mask what is behind the ends");
-  if (c.Has(7) || c.node.Int("input_forget", 0) != 0 || c.node.Has("clip") || c.node.Has("activations")) {
-    return c.Refuse("peepholes, coupled gates, clipping, or other activations", "use the plain LSTM, as torch.nn.LSTM is");
-  }
-  if (c.node.Int("layout", 0) != 0) return c.Refuse("the batch comes first (layout = 1)", "use layout = 0, and transpose");
-  auto steps = x.dim(0).Constant();
-  if (x.rank() != 3 || w.rank() != 3 || r.rank() != 3 || !steps || *steps < 1 || *steps > kStepsMax) {
-    return c.Refuse(fmt::format("it goes over {}, and the number of steps must be known", c.Show(x.shape())),
-                    "give that length as a number (ImportOptions::lengths)");
-  }
-  const std::string direction = c.node.String("direction", "forward");
-  const std::int64_t ways = direction == "bidirectional" ? 2 : 1;
-  const Dim width = r.dim(2), batch = x.dim(1);
-  auto part = [&](std::size_t input, std::int64_t way, Shape shape) {
-    if (!c.Has(input)) return Value();
-    return Reshape(SliceAxis(c.Val(input), 0, way, way + 1), std::move(shape));
-  };
-  std::vector<Value> all, last, cells;
-  for (std::int64_t way = 0; way < ways && c.ok(); ++way) {
-    Value biases = part(3, way, {2, width * Dim(4)});
-    Value bias = biases.valid() ? ReduceSum(biases, {0}) : Fill(c.b, 0, x.dtype(), {width * Dim(4)});
-    Value zeros = c.Has(5) && c.Has(6) ? Value() : Fill(c.b, 0, x.dtype(), {batch, width});
-    Value h = c.Has(5) ? part(5, way, {batch, width}) : zeros, cell = c.Has(6) ? part(6, way, {batch, width}) : zeros;
-    Direction made = OneWay(x, part(1, way, {w.dim(1), w.dim(2)}), part(2, way, {r.dim(1), r.dim(2)}), bias, h, cell,
-                            direction == "reverse" || way == 1, *steps);
-    if (!c.ok() || !made.all.valid()) return {};
-    all.push_back(Reshape(made.all, {*steps, 1, batch, width}));
-    last.push_back(Reshape(made.last, {1, batch, width}));
-    cells.push_back(Reshape(made.cell, {1, batch, width}));
-  }
-  if (!c.ok()) return {};
-  auto joined = [&](const std::vector<Value>& parts, int axis) { return Operand::Of(parts.size() == 1 ? parts[0] : Concat(parts, axis)); };
-  return {joined(all, 1), joined(last, 0), joined(cells, 0)};
-}
-
 }  // namespace
 
 void AddLayers(Importers* table) {
@@ -289,7 +255,6 @@ void AddLayers(Importers* table) {
       {"Gemm", Gemm},
       {"GlobalAveragePool", GlobalPool},
       {"GlobalMaxPool", GlobalPool},
-      {"LSTM", LstmOp},
       {"LayerNormalization", LayerNormalization},
       {"MatMul", MatMulOp},
       {"MaxPool", MaxPool},

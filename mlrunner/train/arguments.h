@@ -20,7 +20,8 @@ struct TrainArguments {
   std::vector<std::string> argv;
 };
 
-// `args` are main's. [JOB.toml] [--ranks N] [--set section.key=value]..., among flags of Ropewalk. `folder` is what relative paths start
+// `args` are main's. [JOB.toml] [MODEL.onnx] [--data PATH|KIND] [--export FILE] [--ranks N] [--set section.key=value]..., among flags of
+// Ropewalk. A model is model.kind and model.path, over what the file says. `folder` is what relative paths start
 // from. kInvalid TRAIN03 for the call, SPEC* for the job (base/config.h).
 Result<TrainArguments> ParseTrainArguments(const std::vector<std::string>& args, const std::string& folder);
 

@@ -16,6 +16,7 @@ const ModelFamily& DlrmFamily();
 const ModelFamily& LeNetFamily();
 const ModelFamily& CnnFamily();
 const ModelFamily& ResNetFamily();
+const ModelFamily& OnnxFamily();
 const DataFamily& FashionMnistFamily();
 const DataFamily& TextFamily();
 const DataFamily& ImageFolderFamily();
@@ -26,7 +27,7 @@ const DataFamily& ClickRecordsFamily();
 
 const std::vector<const ModelFamily*>& ModelFamilies() {
   static const std::vector<const ModelFamily*> all = {
-      &MlpFamily(), &GptFamily(), &LstmFamily(), &BertFamily(), &DlrmFamily(), &LeNetFamily(), &CnnFamily(), &ResNetFamily(),
+      &MlpFamily(), &GptFamily(), &LstmFamily(), &BertFamily(), &DlrmFamily(), &LeNetFamily(), &CnnFamily(), &ResNetFamily(), &OnnxFamily(),
   };
   return all;
 }

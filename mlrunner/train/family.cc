@@ -116,7 +116,8 @@ Value Batch::WeightsFor(const Value& per_label) const {
 
 Learnt Classify(const Batch& batch, const Model& model, const Value& labels) {
   const Value weights = batch.WeightsFor(labels);
-  Learnt learnt{.parameters = model.parameters, .loss = ReduceSum(CrossEntropy(model.logits, labels) * weights), .hits = {}};
+  Learnt learnt{
+      .parameters = model.parameters, .loss = ReduceSum(CrossEntropy(model.logits, labels) * weights), .hits = {}, .said = model.logits};
   if (!batch.training) learnt.hits = ReduceSum(Cast(Equal(Cast(ArgMax(model.logits), Dtype::kI32), labels), Dtype::kF32) * weights);
   return learnt;
 }
@@ -124,7 +125,7 @@ Learnt Classify(const Batch& batch, const Model& model, const Value& labels) {
 Learnt Judge(const Batch& batch, const Model& model, const Value& labels) {
   const Value weights = batch.WeightsFor(labels);
   const Value& x = model.logits;
-  Learnt learnt{.parameters = model.parameters, .loss = ReduceSum(BinaryCrossEntropy(x, labels) * weights), .hits = {}};
+  Learnt learnt{.parameters = model.parameters, .loss = ReduceSum(BinaryCrossEntropy(x, labels) * weights), .hits = {}, .said = x};
   if (!batch.training) {
     const Value said = Cast(Greater(x, 0.0), Dtype::kF32);
     learnt.hits = ReduceSum(Cast(Equal(said, labels), Dtype::kF32) * weights);

@@ -17,11 +17,13 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/config.h"
 #include "base/status.h"
 #include "mlrunner/data/samples.h"
+#include "mlrunner/executor/executor.h"
 #include "mlrunner/graph/builder.h"
 #include "mlrunner/models/layers.h"
 #include "mlrunner/train/job.h"
@@ -89,6 +91,9 @@ struct Batch {
   Value WeightsFor(const Value& per_label) const;
 };
 
+// First values of states, by name, in the places of those that their initializers give.
+using FirstValues = std::map<std::string, Tensor>;
+
 // What a model makes of a batch.
 struct Learnt {
   std::vector<Parameter> parameters;
@@ -102,6 +107,10 @@ struct Learnt {
     Value value;
   };
   std::vector<Figure> figures{};
+  Value said{};                // (B, ...): what the model says of the batch, logits as a rule: what an export gives
+  FirstValues first_values{};  // of a model that is brought along; what is not named begins as its initializer says
+  // The loss is a mean that a model of somebody else's takes itself: rows that only fill a batch up would count. There may be none.
+  bool needs_whole_batches = false;
 };
 
 // Cross entropy of logits (B, ..., classes) with labels (B, ...), and a hit where the largest logit is the label's.
@@ -109,6 +118,11 @@ Learnt Classify(const Batch& batch, const Model& model, const Value& labels);
 // Binary cross entropy of one logit a label with labels of 0 and 1, both (B, ...): max(x, 0) - x y + log(1 + e^-|x|). A hit is on the right
 // side of 0.
 Learnt Judge(const Batch& batch, const Model& model, const Value& labels);
+
+// What a model gives whom it is handed to, in the form that was brought along.
+struct Exported {
+  std::vector<std::pair<std::string, Value>> outputs;
+};
 
 struct ModelFamily {
   std::string name;
@@ -119,6 +133,9 @@ struct ModelFamily {
   std::vector<FamilyKey> keys;
   Status (*check)(const KeyValues&) = nullptr;  // whether the values fit together (KeyValues::Bad); null: always
   Result<Learnt> (*build)(const Batch&) = nullptr;
+  // The model alone, with inputs of its own: what is exported, where that is not Learnt::said of a batch that is not for training. States
+  // are called as in `build`.
+  Result<Exported> (*forward)(Builder&, const KeyValues&) = nullptr;
 };
 
 struct DataRequest {

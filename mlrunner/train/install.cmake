@@ -11,7 +11,7 @@ set_target_properties(ropewalk_training PROPERTIES EXPORT_NAME train)
 add_library(Ropewalk::train ALIAS ropewalk_training)
 
 set_target_properties(ropewalk_train PROPERTIES EXPORT_NAME trainer)
-install(TARGETS ropewalk_training ropewalk_train_on_data ropewalk_train ropewalk_tensors ropewalk_models ropewalk_data ropewalk_executor ropewalk_kernels
+install(TARGETS ropewalk_training ropewalk_train_on_data ropewalk_train ropewalk_onnx ropewalk_tensors ropewalk_models ropewalk_data ropewalk_executor ropewalk_kernels
                 ropewalk_graph ropewalk_gpu ropewalk_collective ropewalk_sim
         EXPORT RopewalkTrainTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/ropewalk COMPONENT development)
 foreach(header train nodes row job summary)

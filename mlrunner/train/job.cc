@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/escape.h"
+#include "mlrunner/train/export_model.h"
 #include "mlrunner/train/family.h"
 #include "mlrunner/train/spec_members.h"
 
@@ -233,6 +234,7 @@ void AddKeys(const std::string& section, const std::vector<const Family*>& famil
 Result<TrainJob> ReadJob(const Config& config, bool on_dataset) {
   TrainJob job;
   ASSIGN_OR_RETURN(const ModelFamily* model, ReadFamily(config, "model", ModelFamilies(), &job.model));
+  job.model.first_values = config.Text("model.first_values");
   if (!on_dataset) RETURN_IF_ERROR(ReadData(config, *model, &job.data));
   RETURN_IF_ERROR(ReadOptimizer(config, &job.optimizer));
   RETURN_IF_ERROR(ReadCheckpoint(config, &job.checkpoint));
@@ -274,6 +276,10 @@ Result<TrainJob> ReadJob(const Config& config, bool on_dataset) {
   job.metrics = config.Text("train.metrics");
   job.tensorboard = config.Text("train.tensorboard");
   job.trace = config.Text("train.trace");
+  job.frozen = config.Text("train.frozen");
+  job.export_to = config.Text("train.export");
+  if (!job.export_to.empty() && !ExportsTo(job.export_to))
+    return Bad(config, "train.export", "it is neither an ONNX nor a safetensors file", "let its name end in .onnx or .safetensors");
   return job;
 }
 
@@ -283,6 +289,7 @@ std::vector<ConfigKey> TrainKeys() {
   using enum ConfigType;
   std::vector<ConfigKey> keys = {{"model.kind", kText, "mlp", NamesOf(ModelFamilies())}};
   AddKeys("model", ModelFamilies(), &keys);
+  keys.push_back({"model.first_values", kText, "", "a safetensors file or a checkpoint that the parameters begin with"});
   keys.push_back({"data.kind", kText, "fashion-mnist", NamesOf(DataFamilies())});
   std::string paths;
   for (const DataFamily* family : DataFamilies())
@@ -316,6 +323,8 @@ std::vector<ConfigKey> TrainKeys() {
       {"train.metrics", kText, "", "a file that gets a line of JSON for each step and evaluation"},
       {"train.tensorboard", kText, "", "a folder that gets event files for TensorBoard"},
       {"train.trace", kText, "", "a file that gets the trace of one step, for the trace viewers of browsers"},
+      {"train.frozen", kText, "", "parameters that are not trained, by patterns of their names: \"encoder.*, *.bias\""},
+      {"train.export", kText, "", "FILE.onnx or FILE.safetensors that gets what was trained"},
       {"optimizer.kind", kText, "sgd", "sgd, adamw, adam, lamb or adagrad"},
       {"optimizer.learning_rate", kDecimal, "0.05", ""},
       {"optimizer.schedule", kText, "constant", "constant, linear, cosine or step: the rate behind the warm-up"},
@@ -344,7 +353,8 @@ std::vector<ConfigKey> TrainKeys() {
 }
 
 std::vector<std::string> PathKeys() {
-  std::vector<std::string> keys = {"data.path", "checkpoint.folder", "train.metrics", "train.tensorboard", "train.trace"};
+  std::vector<std::string> keys = {"data.path",         "model.first_values", "checkpoint.folder", "train.metrics",
+                                   "train.tensorboard", "train.trace",        "train.export"};
   const auto add = [&](const std::string& section, const auto& families) {
     for (const auto* family : families)
       for (const FamilyKey& key : family->keys)
@@ -400,6 +410,7 @@ std::vector<std::string> AsSettings(const TrainJob& job) {
     }
   }
   for (const auto& [name, text] : model) add("model." + name, text);
+  add("model.first_values", job.model.first_values);
   add("train.ranks", job.ranks);
   add("train.ranks_min", job.ranks_min);
   if (job.ranks_min > 0) add("train.shrink_after", job.shrink_after);
@@ -425,6 +436,8 @@ std::vector<std::string> AsSettings(const TrainJob& job) {
   add("train.metrics", job.metrics);
   add("train.tensorboard", job.tensorboard);
   add("train.trace", job.trace);
+  add("train.frozen", job.frozen);
+  add("train.export", job.export_to);
   add("optimizer.learning_rate", optimizer.learning_rate);
   using Schedule = OptimizerSpec::Schedule;
   const Schedule schedule = optimizer.schedule;

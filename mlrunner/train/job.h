@@ -22,6 +22,7 @@ struct ModelSpec {
   std::vector<std::int64_t> hidden = {512, 512};
   std::int64_t layers = 4, width = 256, heads = 4, length = 128;
   bool tied = false;
+  std::string first_values = "";  // a safetensors file or a checkpoint that parameters and statistics begin with; empty: as the model says
   std::map<std::string, std::string> more = {};
 };
 
@@ -96,6 +97,8 @@ struct TrainJob {
   std::string metrics;      // a file of JSON lines (train/metrics.h); empty: none
   std::string tensorboard;  // a folder for event files; empty: none
   std::string trace;        // a file for the trace of one step; empty: none
+  std::string frozen;       // patterns of names, "encoder.*, *.bias": these parameters stay as they begin; empty: all are trained
+  std::string export_to;    // FILE.onnx or FILE.safetensors, which holds what was trained; empty: none is written
 };
 
 // All keys with their defaults.

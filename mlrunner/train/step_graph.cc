@@ -16,6 +16,7 @@
 #include "mlrunner/graph/passes/pass.h"
 #include "mlrunner/train/buckets.h"
 #include "mlrunner/train/family.h"
+#include "mlrunner/train/frozen.h"
 #include "mlrunner/train/gradients.h"
 
 namespace ropewalk::mlrunner {
@@ -27,11 +28,15 @@ Shape Rows(const Dim& rows, const std::vector<std::int64_t>& dims) {
   return shape;
 }
 
-Result<Learnt> Build(Builder& b, const TrainJob& job, const Samples& samples, bool training, std::int32_t ranks) {
+Result<const ModelFamily*> FamilyOf(const TrainJob& job) {
   const ModelFamily* family = FindModelFamily(job.model.kind);
-  if (family == nullptr)
-    return Status(Code::kInvalid, "SPEC02", fmt::format("\"{}\" is no value for model.kind", EscapeForLog(job.model.kind, 200)),
-                  "there is no such family of models", "`ropewalk train --help` lists them");
+  if (family != nullptr) return family;
+  return Status(Code::kInvalid, "SPEC02", fmt::format("\"{}\" is no value for model.kind", EscapeForLog(job.model.kind, 200)),
+                "there is no such family of models", "`ropewalk train --help` lists them");
+}
+
+Result<Learnt> Build(Builder& b, const TrainJob& job, const Samples& samples, bool training, std::int32_t ranks) {
+  ASSIGN_OR_RETURN(const ModelFamily* family, FamilyOf(job));
   ASSIGN_OR_RETURN(const KeyValues keys, KeyValues::Of(job.model, family->keys));
   const Dim rows = b.NewSymbol("B", 1);
   Batch batch{
@@ -75,11 +80,12 @@ Result<Graph> Finish(Builder& b, Dtype dtype) {
 
 }  // namespace
 
-Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_t ranks) {
+Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_t ranks, Beginning* beginning) {
   Builder b;
   b.mutable_graph().mesh = {{{kDataAxis, ranks}}};
-  ASSIGN_OR_RETURN(const Learnt learnt, Build(b, job, samples, true, ranks));
-  const std::vector<Parameter>& parameters = learnt.parameters;
+  ASSIGN_OR_RETURN(Learnt learnt, Build(b, job, samples, true, ranks));
+  if (beginning != nullptr) *beginning = {std::move(learnt.first_values), learnt.needs_whole_batches};
+  ASSIGN_OR_RETURN(const std::vector<Parameter> parameters, WithoutFrozen(b.graph(), learnt.parameters, job.frozen));
   std::vector<Gradient> gradients = Grad(learnt.loss, {parameters.begin(), parameters.end()});
   std::vector<Value> loss{learnt.loss};  // and what else is summed as it is
   for (const Learnt::Figure& figure : learnt.figures) loss.push_back(figure.value);
@@ -155,6 +161,21 @@ Result<Graph> CountGraph(const TrainJob& job, const Samples& samples) {
   b.Output("hits", learnt.hits);
   if (learnt.scores.valid()) b.Output("scores", learnt.scores);
   return Finish(b, job.dtype);
+}
+
+Result<Graph> ForwardGraph(const TrainJob& job, const Samples& samples) {
+  ASSIGN_OR_RETURN(const ModelFamily* family, FamilyOf(job));
+  Builder b;
+  if (family->forward != nullptr) {
+    ASSIGN_OR_RETURN(const KeyValues keys, KeyValues::Of(job.model, family->keys));
+    ASSIGN_OR_RETURN(const Exported exported, family->forward(b, keys));
+    for (const auto& [name, value] : exported.outputs) b.Output(name, value);
+  } else {
+    ASSIGN_OR_RETURN(const Learnt learnt, Build(b, job, samples, false, 1));
+    b.Output("said", learnt.said);
+  }
+  ASSIGN_OR_RETURN(const Graph graph, b.Finish());
+  return RemoveDeadCode(graph);
 }
 
 void AddSumKernels(KernelTable* table, collective::Communicator* ranks, bool deterministic) {

@@ -101,7 +101,12 @@ Status MakeAbsolute(std::string* folder, const dag::Settings& settings, const st
 Result<std::string> RunRank(dag::GangContext& gang, dag::TaskContext& task, const Inputs& inputs, TrainJob job,
                             const TrainOptions& options) {
   RETURN_IF_ERROR(MakeAbsolute(&job.checkpoint.folder, *task.settings, gang.machine()));
-  for (std::string* path : {&job.metrics, &job.tensorboard, &job.trace})
+  std::vector<std::string*> paths = {&job.metrics, &job.tensorboard, &job.trace, &job.export_to, &job.model.first_values};
+  if (const ModelFamily* family = FindModelFamily(job.model.kind)) {
+    for (const FamilyKey& key : family->keys)
+      if (const auto value = job.model.more.find(key.name); key.is_path && value != job.model.more.end()) paths.push_back(&value->second);
+  }
+  for (std::string* path : paths)
     if (!path->empty() && !path->starts_with('/')) *path = task.settings->work_dir + "/" + *path;
   Trained trained;
   TrainHooks hooks;

@@ -28,7 +28,9 @@
 #include "mlrunner/train/checkpoint.h"
 #include "mlrunner/train/checkpoint_parts.h"
 #include "mlrunner/train/checkpoint_reader.h"
+#include "mlrunner/train/export_model.h"
 #include "mlrunner/train/family.h"
+#include "mlrunner/train/first_values.h"
 #include "mlrunner/train/metrics.h"
 #include "mlrunner/train/pace.h"
 #include "mlrunner/train/saver.h"
@@ -99,7 +101,11 @@ class Rank {
     rows_ = ShareOf(ShareOf(batch_, 0, gang_.ranks()).count, 0, job_.micro_batches).count;
     summary_.loss = std::numeric_limits<double>::quiet_NaN();
     steps_in_all_ = StepsInAll();
-    ASSIGN_OR_RETURN(graph_, StepGraph(job_, *data_.training, gang_.ranks()));
+    ASSIGN_OR_RETURN(graph_, StepGraph(job_, *data_.training, gang_.ranks(), &beginning_));
+    if (!job_.model.first_values.empty())
+      RETURN_IF_ERROR(ReadFirstValues(*files_, job_.model.first_values, graph_, &beginning_.first_values));
+    RETURN_IF_ERROR(AreWhole());
+    if (!job_.export_to.empty() && gang_.rank() == 0) RETURN_IF_ERROR(CanExport(*files_, job_, *data_.training));
     RETURN_IF_ERROR(CanBeHeld());
     RETURN_IF_ERROR(DivideStates());
     RETURN_IF_ERROR(Meet());
@@ -133,6 +139,11 @@ class Rank {
       for (const StateInfo& state : graph_.states)
         if (state.kind == StateKind::kParameter) hooks_.on_parameter(state.name, states_.Get(state.name));
     }
+    if (!job_.export_to.empty() && gang_.rank() == 0) {
+      const bool averages = job_.optimizer.average > 0;
+      const StateStore averaged = averages ? Averaged() : StateStore();
+      RETURN_IF_ERROR(ExportTrained(*files_, job_, *data_.training, averages ? averaged : states_));
+    }
     if (data_.held_out != nullptr && counted_ != step_) {
       Watch();  // no sum is waited for any more, so that the communicator would not say it
       RETURN_IF_ERROR(CountHeldOut());
@@ -165,6 +176,17 @@ class Rank {
                   fmt::format("the result of the training, {} parameters and {} losses, would not reach main", parameters, steps_in_all_),
                   fmt::format("what a training on a dataset returns goes through the master and fits {} numbers", hooks_.result_words_max),
                   "take a smaller model or fewer steps, or `ropewalk train` with [checkpoint], which writes the parameters into files");
+  }
+
+  // A model's own mean over a batch counts rows that only fill it up.
+  Status AreWhole() const {
+    const std::int64_t parts = std::int64_t{gang_.ranks()} * job_.micro_batches;
+    if (!beginning_.needs_whole_batches || (batch_ % parts == 0 && samples_ % batch_ == 0)) return {};
+    return Status(Code::kUserError, "TRAIN10",
+                  fmt::format("{} samples in batches of {} do not come out even for {} ranks with {} micro-batches", samples_, batch_,
+                              gang_.ranks(), job_.micro_batches),
+                  "the model's loss is one mean over a batch, so that rows that fill a shorter one up would count",
+                  "let it give the loss of each sample (reduction=\"none\"), or take a train.batch, or data.samples_max, that divides");
   }
 
   // What a checkpoint holds, and which rank writes which slice of it.
@@ -211,7 +233,7 @@ class Rank {
   Status Meet() {
     Hello mine;
     ASSIGN_OR_RETURN(Graph whole, gang_.ranks() == 1 ? Result<Graph>(graph_) : StepGraph(job_, *data_.training, 1));
-    mine.model = Fingerprint(whole);
+    mine.model = HashCombine(Fingerprint(whole), Hash(beginning_.first_values));
     training_hash_ = data_.training->content_hash();
     mine.data = HashCombine(training_hash_, data_.held_out == nullptr ? 0 : data_.held_out->content_hash());
     mine.machine = gang_.machine();
@@ -240,7 +262,8 @@ class Rank {
     neighbours_ = static_cast<int>(std::count_if(hellos.begin(), hellos.end(), [&](const Hello& h) { return h.machine == mine.machine; }));
     place_ = static_cast<std::int32_t>(
         std::count_if(hellos.begin(), hellos.begin() + gang_.rank(), [&](const Hello& h) { return h.machine == mine.machine; }));
-    if (hellos[0].resume_from < 0) return {};
+    const FirstValues first_values = std::exchange(beginning_.first_values, {});  // not held beside the states
+    if (hellos[0].resume_from < 0) return SetFirstValues(first_values, graph_, gang_.rank(), &states_);
     if (gang_.rank() == 0) {
       RETURN_IF_ERROR(Resume(*newest));
       if (hooks_.on_resumed) hooks_.on_resumed(step_, newest->path());
@@ -713,6 +736,7 @@ class Rank {
     counting->mine.resize(static_cast<std::size_t>(share.count));
     std::iota(counting->mine.begin(), counting->mine.end(), share.begin);
     counting->rows = std::max<std::int64_t>(1, std::min(job_.evaluate_batch > 0 ? job_.evaluate_batch : rows_, share.count));
+    while (beginning_.needs_whole_batches && share.count % counting->rows != 0) --counting->rows;
     ASSIGN_OR_RETURN(const Graph graph, CountGraph(job_, samples));
     counting->graph = Laid(graph);
     ASSIGN_OR_RETURN(counting->executable,
@@ -727,7 +751,8 @@ class Rank {
     StateStore averaged;
     for (const StateInfo& state : graph_.states) {
       if (state.kind != StateKind::kParameter && state.kind != StateKind::kStatistic) continue;
-      Tensor value = states_.Get(state.kind == StateKind::kParameter ? state.name + kAverage : state.name);
+      Tensor value = state.kind == StateKind::kParameter ? states_.Get(state.name + kAverage) : Tensor();
+      if (value.bytes.empty()) value = states_.Get(state.name);              // a statistic, or a parameter that is frozen
       if (!value.bytes.empty()) averaged.Set(state.name, std::move(value));  // else no step was made: it begins as it does
     }
     return averaged;
@@ -812,6 +837,7 @@ class Rank {
   int neighbours_ = 1;      // ranks on this machine, this one included
   std::int32_t place_ = 0;  // of this rank among them
   Graph graph_;
+  Beginning beginning_;
   StateStore states_;
   std::vector<LogicalState> kept_;                  // in checkpoints
   std::vector<std::vector<WrittenSlice>> writers_;  // by rank: what it writes of them

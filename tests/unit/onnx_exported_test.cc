@@ -18,14 +18,14 @@ using testing::Imported;
 struct Case {
   const char* file;
   const char* values;
-  bool train_batch_norm = false;  // what one exporter has lost
+  ImportMode mode = ImportMode::kAsTheFileSays;  // what one exporter has lost
 };
 constexpr Case kCases[] = {
     {"mlp.torchscript.onnx", "mlp"},
     {"mlp.opset14.onnx", "mlp"},
     {"mlp.dynamo.onnx", "mlp"},
     {"resnet.torchscript.onnx", "resnet"},
-    {"resnet.dynamo.onnx", "resnet", true},
+    {"resnet.dynamo.onnx", "resnet", ImportMode::kTraining},
     {"gpt2.torchscript.onnx", "gpt2"},
     {"gpt2.dynamo.onnx", "gpt2"},
     {"bert.torchscript.onnx", "bert"},
@@ -39,7 +39,7 @@ constexpr Case kCases[] = {
 class Exported : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    auto made = testing::ImportWithGradients(DataPath(GetParam().file), {.train_batch_norm = GetParam().train_batch_norm});
+    auto made = testing::ImportWithGradients(DataPath(GetParam().file), {.mode = GetParam().mode});
     ASSERT_TRUE(made.ok()) << made.status().ToString();
     model_ = *std::move(made);
     auto file = SafetensorsFile::Open(files_, DataPath(std::string(GetParam().values) + ".safetensors"));

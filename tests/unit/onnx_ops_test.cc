@@ -197,6 +197,32 @@ std::vector<OpCase> Cases() {
       {"Conv", {Reals({1, 2, 1, 1}, {3, 4}), Reals({2, 1, 1, 1}, {10, 100})}, {{1, 2, 1, 1}, {30, 400}}, {{"group", std::int64_t{2}}}},
       {"Conv", {image, Reals({1, 1, 2, 2}, {1, 0, 0, 1})}, {{1, 1, 1, 1}, {10}}, {{"dilations", Ints{2, 2}}}},
       {"MaxPool", {image}, {{1, 1, 3, 1}, {3, 6, 9}}, {{"kernel_shape", Ints{1, 3}}}},
+      // Over one axis, (N, C, L).
+      {"Conv",
+       {Reals({1, 2, 4}, {1, 2, 3, 4, 10, 20, 30, 40}), Reals({1, 2, 2}, {1, 0, 0, 1}), Reals({1}, {.5})},
+       {{1, 1, 2}, {11.5, 33.5}},
+       {{"strides", Ints{2}}, {"pads", Ints{1, 0}}}},
+      {"Conv",
+       {Reals({1, 2, 4}, {1, 2, 3, 4, 10, 20, 30, 40}), Reals({2, 1, 2}, {1, 1, 1, -1})},
+       {{1, 2, 2}, {4, 6, -20, -20}},
+       {{"dilations", Ints{2}}, {"group", std::int64_t{2}}}},
+      {"Conv",
+       {Reals({1, 1, 3}, {1, 2, 3}), Reals({1, 1, 2}, {1, 10})},
+       {{1, 1, 3}, {21, 32, 3}},
+       {{"auto_pad", std::string("SAME_UPPER")}}},
+      {"MaxPool",
+       {Reals({1, 1, 4}, {4, 1, 2, 3})},
+       {{1, 1, 3}, {4, 4, 3}},
+       {{"kernel_shape", Ints{2}}, {"strides", Ints{2}}, {"pads", Ints{1, 1}}}},
+      {"AveragePool",
+       {Reals({1, 1, 4}, {4, 1, 2, 3})},
+       {{1, 1, 3}, {4, 1.5, 3}},
+       {{"kernel_shape", Ints{2}}, {"strides", Ints{2}}, {"pads", Ints{1, 1}}}},
+      // One step of one number, by hand: sigmoid(0) = .5 everywhere.
+      {"RNN",
+       {Reals({2, 1, 1}, {1, -3}), Reals({1, 1, 1}, {2}), Reals({1, 1, 1}, {.5}), Reals({1, 2}, {1, -.5})},
+       {{2, 1, 1, 1}, {2.5, 0}},
+       {{"hidden_size", std::int64_t{1}}, {"activations", std::vector<std::string>{"Relu"}}}},
       {"MaxPool", {image}, {{1, 1, 2, 2}, {5, 6, 8, 9}}, {{"kernel_shape", Ints{2, 2}}}},
       {"AveragePool",
        {image},
@@ -287,9 +313,9 @@ void OpsOf(const GraphDef& graph, std::set<std::string>* ops) {
   }
 }
 
-// SequenceConstruct is in the test behind this one.
+// SequenceConstruct is in the test behind this one, recurrent layers are in onnx_recurrent_test.cc.
 TEST(OnnxOps, NoneIsKnownThatNoTestRuns) {
-  std::set<std::string> tested{"SequenceConstruct"};
+  std::set<std::string> tested{"SequenceConstruct", "GRU"};
   for (const OpCase& c : Cases()) tested.insert(c.op);
   storage::LocalFileSystem files;
   for (const auto& entry : std::filesystem::directory_iterator(ROPEWALK_ONNX_DATA)) {

@@ -205,6 +205,50 @@ TEST_F(TrainJobFile, TheExamplesTrain) {
   EXPECT_GE(found, 2);
 }
 
+// `ropewalk train MODEL.onnx --data PATH`: what it stands for, which every --set wins over.
+TEST_F(TrainJobFile, AModelOnTheCommandLine) {
+  const std::string& here = folder_.path();
+  std::filesystem::create_directories(here + "/pets/cat");
+  std::filesystem::create_directories(here + "/idx");
+  std::ofstream(here + "/idx/train-images-idx3-ubyte.gz") << "";
+  const auto parse = [&](std::vector<std::string> args) {
+    args.insert(args.begin(), "ropewalk train");
+    return ParseTrainArguments(args, here);
+  };
+  const auto kind_of = [&](const std::string& data) {
+    const auto parsed = parse({"m.onnx", "--data", data});
+    EXPECT_TRUE(parsed.ok()) << parsed.status().ToString();
+    return parsed.ok() ? parsed->job.data.kind : "";
+  };
+  EXPECT_EQ(kind_of("rows.csv"), "csv");
+  EXPECT_EQ(kind_of("rows.csv.gz"), "csv");
+  EXPECT_EQ(kind_of("a.txt"), "text");
+  EXPECT_EQ(kind_of("pets"), "image-folder");
+  EXPECT_EQ(kind_of(here + "/pets"), "image-folder");
+  EXPECT_EQ(kind_of("idx"), "fashion-mnist");
+  EXPECT_EQ(kind_of("fashion-mnist"), "fashion-mnist");
+
+  auto parsed = parse({"m.onnx", "--data=rows", "--export", "out.onnx", "--set", "data.kind=csv", "--ranks=2"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+  EXPECT_EQ(parsed->job.model.kind, "onnx");
+  EXPECT_EQ(parsed->job.model.more.at("path"), here + "/m.onnx");
+  EXPECT_EQ(parsed->job.data.path, here + "/rows");
+  EXPECT_EQ(parsed->job.export_to, here + "/out.onnx");
+  EXPECT_EQ(parsed->job.ranks, 2);
+  // The call of an executor.
+  auto again = ParseTrainArguments(parsed->argv, "/elsewhere");
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_EQ(AsSettings(again->job), AsSettings(parsed->job));
+  EXPECT_EQ(again->job.data.path, parsed->job.data.path);
+  // Beside a job file, whose model it takes the place of.
+  auto beside = Parse("[model]\nkind = \"mlp\"\nhidden = [8]\n[data]\nkind = \"csv\"\npath = \"/r.csv\"\n", {here + "/m.onnx"});
+  ASSERT_TRUE(beside.ok()) << beside.status().ToString();
+  EXPECT_EQ(beside->job.model.kind, "onnx");
+  EXPECT_EQ(beside->job.data.path, "/r.csv");
+  EXPECT_EQ(parse({"m.onnx", "--data"}).status().tag(), "TRAIN03");
+  EXPECT_EQ(parse({"m.onnx", "--export=out.pt"}).status().tag(), "SPEC02");
+}
+
 TEST_F(TrainJobFile, CallsThatMakeNoSense) {
   EXPECT_EQ(ParseTrainArguments({"ropewalk train"}, "/").status().tag(), "TRAIN03");
   EXPECT_EQ(ParseTrainArguments({"ropewalk train", "a.toml", "b.toml"}, "/").status().tag(), "TRAIN03");

@@ -20,7 +20,8 @@ Result<Learnt> Build(const Batch& batch) {
                                           .dropout = batch.training ? keys.Decimal("dropout") : 0},
                                          {.ids = batch.At("tokens"), .segments = {}, .mask = {}});
   const Value weights = masked * batch.WeightsFor(masked);
-  Learnt learnt{.parameters = model.parameters, .loss = ReduceSum(CrossEntropy(model.logits, original) * weights), .hits = {}};
+  Learnt learnt{
+      .parameters = model.parameters, .loss = ReduceSum(CrossEntropy(model.logits, original) * weights), .hits = {}, .said = model.logits};
   if (!batch.training) {
     learnt.hits = ReduceSum(Cast(Equal(Cast(ArgMax(model.logits), Dtype::kI32), original), Dtype::kF32) * weights);
   }
