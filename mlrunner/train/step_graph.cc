@@ -84,8 +84,8 @@ Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_
   Builder b;
   b.mutable_graph().mesh = {{{kDataAxis, ranks}}};
   ASSIGN_OR_RETURN(Learnt learnt, Build(b, job, samples, true, ranks));
-  if (beginning != nullptr) *beginning = {std::move(learnt.first_values), learnt.needs_whole_batches};
   ASSIGN_OR_RETURN(const std::vector<Parameter> parameters, WithoutFrozen(b.graph(), learnt.parameters, job.frozen));
+  if (beginning != nullptr) *beginning = {std::move(learnt.first_values), learnt.needs_whole_batches, parameters.size()};
   std::vector<Gradient> gradients = Grad(learnt.loss, {parameters.begin(), parameters.end()});
   std::vector<Value> loss{learnt.loss};  // and what else is summed as it is
   for (const Learnt::Figure& figure : learnt.figures) loss.push_back(figure.value);

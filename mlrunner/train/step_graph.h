@@ -31,6 +31,7 @@ bool WatchesGradients(const TrainJob& job);
 struct Beginning {
   FirstValues first_values;
   bool needs_whole_batches = false;
+  std::size_t num_trained = 0;  // parameters that have gradients: not those that are frozen
 };
 
 // Output 0: the loss of the global batch; then, where gradients are watched, the sums of their squares; then what the family counts

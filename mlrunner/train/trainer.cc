@@ -547,10 +547,7 @@ class Rank {
     return Saved(Wait::kYes);
   }
 
-  std::size_t NumGradients() const {
-    return static_cast<std::size_t>(std::count_if(graph_.states.begin(), graph_.states.end(),
-                                                  [](const StateInfo& state) { return state.kind == StateKind::kParameter; }));
-  }
+  std::size_t NumGradients() const { return beginning_.num_trained; }
 
   // What the model's family counts: the outputs behind the loss, and the squares of gradients where there are some.
   std::vector<std::pair<std::string, double>> MoreOf(const std::vector<Tensor>& outputs) const {

@@ -246,7 +246,9 @@ TEST_F(OwnModel, ExportedAveragesAreWhatIsCounted) {
 }
 
 TEST_F(OwnModel, WhatIsFrozenStays) {
-  ExpectFine(Train(Mlp({"train.frozen=layers.0.*, *.bias", "optimizer.weight_decay=0.1", "train.export=" + Path("out.safetensors")}), 2));
+  ExpectFine(Train(Mlp({"train.frozen=layers.0.*, *.bias", "optimizer.weight_decay=0.1", "train.metrics=" + Path("m.jsonl"),
+                        "train.export=" + Path("out.safetensors")}),
+                   2));
   const auto before = WeightsOf(DataPath("mlp.torchscript.onnx")), after = ReadTensors(Path("out.safetensors"));
   std::size_t frozen = 0;
   for (const auto& [name, tensor] : before) {
