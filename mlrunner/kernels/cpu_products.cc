@@ -8,6 +8,7 @@
 #include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/kernels/cpu.h"
+#include "mlrunner/kernels/padded_product.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -74,6 +75,9 @@ Result<CompiledKernel> CompileMatMul(const KernelRequest& r) {
   const bool transpose_a = r.op.attrs.Int(Attr::kTransposeA) != 0, transpose_b = r.op.attrs.Int(Attr::kTransposeB) != 0;
   if (rank == 2 && r.in[0].dims.size() == 2 && r.in[1].dims.size() == 2) {
     const std::int64_t m = r.out[0].dims[0], n = r.out[0].dims[1], k = r.in[0].dims[transpose_a ? 0 : 1];
+    if (transpose_a && !transpose_b) {
+      if (auto padded = PaddedProduct(m, n, k, r.num_threads)) return *std::move(padded);
+    }
     if (IsWide(n, k)) return Gemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k);
   }
   auto desc = [&](const ConcreteType& type, bool transposed) {

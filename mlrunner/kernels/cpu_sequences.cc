@@ -11,6 +11,7 @@
 #include "base/copy_bytes.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/kernels/cpu.h"
+#include "mlrunner/kernels/padded_product.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -42,7 +43,12 @@ class StepProduct {
     attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     const dnnl::memory::desc src({rows, k}, kF32Type, Tag::ab), any({k, n}, kF32Type, Tag::any), dst({rows, n}, kF32Type, Tag::ab);
     const dnnl::memory::desc given({k, n}, kF32Type, transposed ? Tag::ba : Tag::ab);
-    const dnnl::matmul::primitive_desc pd(dnnl::matmul::desc(src, any, dst), attr, engine_);
+    dnnl::matmul::primitive_desc pd(dnnl::matmul::desc(src, any, dst), attr, engine_);
+    // Where oneDNN has no layout of its own, rows are a line longer: those of a multiple of 2 KiB would meet in a few sets of the cache.
+    if (pd.weights_desc() == dnnl::memory::desc({k, n}, kF32Type, Tag::ab)) {
+      const dnnl::memory::desc padded({k, n}, kF32Type, dnnl::memory::dims{n + kRowPadding, 1});
+      pd = dnnl::matmul::primitive_desc(dnnl::matmul::desc(src, padded, dst), attr, engine_);
+    }
     const dnnl::memory::desc laid_out = pd.weights_desc(), space = pd.scratchpad_desc();
     product_ = dnnl::matmul(pd);
     lay_out_ = dnnl::reorder(dnnl::reorder::primitive_desc(engine_, given, engine_, laid_out));
