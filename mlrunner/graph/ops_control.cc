@@ -7,6 +7,7 @@
 #include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/ops.h"
+#include "mlrunner/graph/optimizers.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -327,6 +328,8 @@ const std::vector<const OpDef*>& BuiltinOps() {
                                                  &kBatchNormSums,
                                                  &kBatchNormInputGrad,
                                                  &kAdamW,
+                                                 &kLamb,
+                                                 &kAdagrad,
                                                  &kMap,
                                                  &kWhile,
                                                  &kCond,

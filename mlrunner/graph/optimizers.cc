@@ -123,20 +123,15 @@ void ApplyLamb(Builder& b, const std::vector<Parameter>& parameters, const std::
     const double decay = DecayFor(b, parameters[i], options.weight_decay, options.decay_of);
     StateId first = MomentOf(b, parameters[i].state, "first_moment"), second = MomentOf(b, parameters[i].state, "second_moment");
     auto scope = b.With(UpdateScope(b, parameters[i]));
-    const Value stored = b.Read(parameters[i].state);
-    const Dtype narrow = stored.dtype(), wide = AtLeastF32(narrow);
-    Value p = Cast(stored, wide), g = Cast(gradients[i], wide), t = Cast(b.Read(step), wide);
-    Value m = Cast(b.Read(first), wide) * options.beta1 + g * (1 - options.beta1);
-    Value v = Cast(b.Read(second), wide) * options.beta2 + g * g * (1 - options.beta2);
-    b.Assign(first, Cast(m, narrow));
-    b.Assign(second, Cast(v, narrow));
-    // Each element is multiplied twice in the place of being divided: the corrections are numbers.
-    Value m_scale = 1.0 / (1.0 - Pow(b.Number(options.beta1, wide), t)), v_scale = 1.0 / (1.0 - Pow(b.Number(options.beta2, wide), t));
-    Value u = m * m_scale / (Sqrt(v * v_scale) + options.epsilon);
-    if (decay != 0) u = u + p * decay;
-    Value p_norm = Sqrt(ReduceSum(p * p)), u_norm = Sqrt(ReduceSum(u * u));
-    Value trust = Select(Minimum(Greater(p_norm, 0.0), Greater(u_norm, 0.0)), p_norm / u_norm, b.Number(1, wide));
-    b.Assign(parameters[i].state, Cast(p - Cast(b.Read(rate), wide) * trust * u, narrow));
+    Value p = b.Read(parameters[i].state);
+    auto number = [&](StateId state) { return Cast(b.Read(state), AtLeastF32(p.dtype())); };
+    std::vector<Value> next =
+        b.Emit(kLamb, {p, b.Read(first), b.Read(second), Cast(gradients[i], p.dtype()), number(rate), number(step)},
+               {{Attr::kLow, options.beta1}, {Attr::kHigh, options.beta2}, {Attr::kEpsilon, options.epsilon}, {Attr::kValue, decay}});
+    if (next.size() < 3) return;
+    b.Assign(parameters[i].state, next[0]);
+    b.Assign(first, next[1]);
+    b.Assign(second, next[2]);
   }
 }
 
@@ -155,10 +150,11 @@ void ApplyAdagrad(Builder& b, const std::vector<Parameter>& parameters, const st
       if (next.size() > 1) b.Assign(squares, next[1]);
       continue;
     }
-    Value g = WithDecay(gradients[i], p, decay);
-    s = s + g * g;
-    b.Assign(squares, s);
-    b.Assign(parameters[i].state, p - lr * (g / (Sqrt(s) + options.epsilon)));
+    std::vector<Value> next = b.Emit(kAdagrad, {p, s, Cast(gradients[i], p.dtype()), Cast(b.Read(rate), AtLeastF32(p.dtype()))},
+                                     {{Attr::kEpsilon, options.epsilon}, {Attr::kValue, decay}});
+    if (next.size() < 2) return;
+    b.Assign(parameters[i].state, next[0]);
+    b.Assign(squares, next[1]);
   }
 }
 

@@ -47,6 +47,14 @@ struct AdagradOptions {
   DecayOf decay_of = DecayOf::kAll;
 };
 
+// The updates as ops: what their optimisers above say, of tensors of one type and scalars of at least f32 (AtLeastF32), in which they
+// compute. AdamW's is in ops.h.
+// (parameter, first moment, second moment, gradient, learning rate (), step ()) -> the first three anew. kLow, kHigh: the betas; kEpsilon;
+// kValue: the decay.
+extern const OpDef kLamb;
+// (parameter, sum of squares, gradient, learning rate ()) -> the first two anew. kEpsilon; kValue: the decay.
+extern const OpDef kAdagrad;
+
 // Name of the state that holds the learning rate, a scalar: f64 where a parameter is, else f32 (also of parameters of 16 bits, whose
 // moments are of their own type). It begins as `learning_rate`.
 inline constexpr const char* kLearningRate = "optimizer/learning_rate";

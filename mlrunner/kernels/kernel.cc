@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "mlrunner/graph/op_def.h"
+#include "mlrunner/kernels/cpu_fused.h"
 #include "mlrunner/kernels/elements.h"
 
 namespace ropewalk::mlrunner {
@@ -107,6 +108,7 @@ KernelTable CpuKernels() {
   AddRoutingKernels(table);
   AddNormKernels(table);
   AddPoolKernels(table);
+  AddOptimizerKernels(table);
   return table;
 }
 

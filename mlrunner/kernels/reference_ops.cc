@@ -6,6 +6,7 @@
 
 #include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/ops.h"
+#include "mlrunner/kernels/cpu_fused.h"
 #include "mlrunner/kernels/fold.h"
 #include "mlrunner/kernels/philox.h"
 #include "mlrunner/kernels/reference.h"
@@ -643,6 +644,7 @@ RefTable MakeTable() {
   AddSequenceReferences(table);
   AddTableReferences(table);
   AddRoutingReferences(table);
+  AddOptimizerReferences(table);
   return table;
 }
 

@@ -133,6 +133,17 @@ std::vector<Case> Cases() {
          return b.Emit(kAdamW, {v[0], v[1], v[2], v[3], b.Number(.01, v[0].dtype()), b.Number(3, v[0].dtype())},
                        {{Attr::kLow, .9}, {Attr::kHigh, .99}, {Attr::kEpsilon, 1e-6}, {Attr::kValue, .1}});
        }},
+      {"lamb",
+       {{0}, {0}, {0}, {0}},
+       [](Builder& b, const Vars& v) {
+         return b.Emit(kLamb, {v[0], v[1], v[2], v[3], b.Number(.01, v[0].dtype()), b.Number(3, v[0].dtype())},
+                       {{Attr::kLow, .9}, {Attr::kHigh, .99}, {Attr::kEpsilon, 1e-6}, {Attr::kValue, .1}});
+       }},
+      {"adagrad",
+       {{0}, {0}, {0}},
+       [](Builder& b, const Vars& v) {
+         return b.Emit(kAdagrad, {v[0], v[1], v[2], b.Number(.01, v[0].dtype())}, {{Attr::kEpsilon, 1e-6}});
+       }},
       {"while", {{0, 2}}, WithGradient([](Builder& b, const Vars& v) {
          return While(
              {b.Number(0, Dtype::kI64), v[0]}, 4, [](Builder&, const Vars& s) { return Less(s[0], 2); },

@@ -7,6 +7,7 @@
 
 #include "mlrunner/graph/grad.h"
 #include "mlrunner/graph/ops.h"
+#include "mlrunner/graph/optimizers.h"
 #include "mlrunner/kernels/reference.h"
 #include "tests/unit/model_random.h"
 
@@ -338,6 +339,20 @@ TEST(Grad, EachOp) {
          return sum;
        }},
       {"adamw", {{3}, {3}, {3}, {3}}, [](Builder& b, const Vs& v) { return AdamWSum(b, v); }},
+      {"lamb",
+       {{3}, {3}, {3}, {3}},
+       [](Builder& b, const Vs& v) {
+         auto out = b.Emit(kLamb, {v[0], v[1], v[2], v[3], b.Number(.1, Dtype::kF64), b.Number(3, Dtype::kF64)},
+                           {{Attr::kLow, .9}, {Attr::kHigh, .99}, {Attr::kEpsilon, 1e-3}, {Attr::kValue, .1}});
+         return out[0] * 10.0 + out[1] + out[2];
+       }},
+      {"adagrad",
+       {{3}, {3}, {3}},
+       [](Builder& b, const Vs& v) {
+         auto out =
+             b.Emit(kAdagrad, {v[0], v[1], v[2], b.Number(.1, Dtype::kF64)}, {{Attr::kEpsilon, 1e-3}, {Attr::kValue, .1}});
+         return out[0] * 3.0 + out[1];
+       }},
   };
   for (const Case& test : cases) {
     SCOPED_TRACE(test.name);

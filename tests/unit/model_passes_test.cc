@@ -203,6 +203,14 @@ TEST(Passes, EachFusedOpEqualsItsPrimitiveForm) {
   auto normal = [](const Leaves& v, const Value& counts, bool relu) {  // of three channels
     return BatchNorm(v[0], SliceAxis(v[1], 0, 1, 4), SliceAxis(v[2], 0, 1, 4), MomentsOf(v[0], counts), {.epsilon = .01, .relu = relu});
   };
+  const Attributes update_numbers = {{Attr::kLow, .9}, {Attr::kHigh, .99}, {Attr::kEpsilon, 1e-3}, {Attr::kValue, .1}};
+  auto update = [](Builder& b, const Leaves& v, int moments, bool counts) {
+    Leaves in{v[1]};
+    for (int i = 0; i < moments; ++i) in.push_back(Square(v[2]));
+    in.insert(in.end(), {v[1] * v[2], b.Number(.1, Dtype::kF64)});
+    if (counts) in.push_back(b.Number(3, Dtype::kF64));
+    return in;
+  };
   struct Case {
     const OpDef* def;
     std::function<Vars(Builder&, const Leaves&)> function;  // of (2, 3, 5), (5), (5)
@@ -279,6 +287,8 @@ TEST(Passes, EachFusedOpEqualsItsPrimitiveForm) {
          for (std::uint32_t i = 0; i < b.graph().states.size(); ++i) after.push_back(b.Read({i}));
          return after;
        }},
+      {&kLamb, [&](Builder& b, const Leaves& v) { return b.Emit(kLamb, update(b, v, 2, true), update_numbers); }},
+      {&kAdagrad, [&](Builder& b, const Leaves& v) { return b.Emit(kAdagrad, update(b, v, 1, false), update_numbers); }},
       {&kMap, [](Builder&, const Leaves& v) { return Vars{Tanh(v[0] * v[1]) * 2.0 + v[2]}; }},
   };
   for (const OpDef* def : BuiltinOps()) {
