@@ -3,11 +3,13 @@
 
 #include <fmt/format.h>
 
+#include "mlrunner/graph/attention.h"
 #include "mlrunner/graph/grad.h"
 #include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/optimizers.h"
+#include "mlrunner/graph/residual_norm.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -330,6 +332,16 @@ const std::vector<const OpDef*>& BuiltinOps() {
                                                  &kAdamW,
                                                  &kLamb,
                                                  &kAdagrad,
+                                                 &kAttention,
+                                                 &kCausalAttention,
+                                                 &kAttentionGrad,
+                                                 &kCausalAttentionGrad,
+                                                 &kRmsNorm,
+                                                 &kRmsNormGrad,
+                                                 &kAddLayerNorm,
+                                                 &kAddRmsNorm,
+                                                 &kAddLayerNormGrad,
+                                                 &kAddRmsNormGrad,
                                                  &kMap,
                                                  &kWhile,
                                                  &kCond,

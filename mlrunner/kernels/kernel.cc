@@ -108,7 +108,10 @@ KernelTable CpuKernels() {
   AddRoutingKernels(table);
   AddNormKernels(table);
   AddPoolKernels(table);
+  AddAttentionKernels(table);
+  AddResidualNormKernels(table);
   AddOptimizerKernels(table);
+  AddRandomKernels(table);
   return table;
 }
 

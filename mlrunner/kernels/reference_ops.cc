@@ -644,6 +644,8 @@ RefTable MakeTable() {
   AddSequenceReferences(table);
   AddTableReferences(table);
   AddRoutingReferences(table);
+  AddAttentionReferences(table);
+  AddResidualNormReferences(table);
   AddOptimizerReferences(table);
   return table;
 }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/escape.h"
+#include "mlrunner/graph/attention.h"
 #include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/op_def.h"
 #include "mlrunner/graph/ops.h"
@@ -26,6 +27,16 @@ double ProductsOf(const Graph& graph, const Op& op, const Bindings& bindings) {
     const Dims a = dims(op.inputs[0]);
     const std::int64_t inner = op.attrs.Int(Attr::kTransposeA) != 0 ? a[a.size() - 2] : a.back();
     return static_cast<double>(NumElements(dims(op.outputs[0]))) * static_cast<double>(inner);
+  }
+  // Of attention two products of all pairs of places, and four in backward (what is computed again does not count); of a causal one half
+  // of the pairs.
+  const bool attends = op.def == &kAttention || op.def == &kCausalAttention;
+  if (attends || op.def == &kAttentionGrad || op.def == &kCausalAttentionGrad) {
+    const Dims q = dims(op.inputs[0]), v = dims(op.inputs[2]);
+    const auto width = static_cast<double>(q.back() + v.back()),
+               places = static_cast<double>(NumElements(q) / std::max<std::int64_t>(1, q.back()));
+    const double pairs = places * static_cast<double>(v[v.size() - 2]) / (IsCausal(*op.def) ? 2 : 1);
+    return pairs * width * (attends ? 1 : 2);
   }
   // Forward (x, w) -> y; the gradients have as many: each is a sum over the same pairs.
   if (op.def == &kConv2D || op.def == &kConv2DInputGrad || op.def == &kConv2DWeightGrad) {

@@ -13,6 +13,7 @@
 #include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/optimizers.h"
+#include "mlrunner/graph/passes/fuse_ops.h"
 #include "mlrunner/graph/passes/pass.h"
 #include "mlrunner/train/buckets.h"
 #include "mlrunner/train/family.h"
@@ -69,11 +70,17 @@ void Update(Builder& b, const OptimizerSpec& spec, const std::vector<Parameter>&
   if (spec.average > 0) AverageParameters(b, parameters, spec.average);
 }
 
-Result<Graph> Finish(Builder& b, Dtype dtype) {
+Result<Graph> Finish(Builder& b, const TrainJob& job) {
   ASSIGN_OR_RETURN(Graph graph, b.Finish());
-  graph = FuseElementwise(RemoveDeadCode(MergeEqual(Simplify(graph))));
-  if (dtype != Dtype::kF32) {
-    ASSIGN_OR_RETURN(graph, ChangeFloats(graph, Dtype::kF32, dtype));
+  graph = RemoveDeadCode(MergeEqual(Simplify(graph)));
+  // Kernels of these are f32 alone, and the CPU's: a GPU has products, which a fused attention would take from it.
+  if (job.dtype == Dtype::kF32) {
+    if (!job.gpu) graph = FuseAttention(graph);
+    graph = RemoveDeadCode(FuseResidualNorms(graph));
+  }
+  graph = FuseElementwise(graph);
+  if (job.dtype != Dtype::kF32) {
+    ASSIGN_OR_RETURN(graph, ChangeFloats(graph, Dtype::kF32, job.dtype));
   }
   return graph;
 }
@@ -122,7 +129,7 @@ Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_
   }
   Update(b, job.optimizer, parameters, gradients);
   guard.reset();
-  ASSIGN_OR_RETURN(Graph graph, Finish(b, job.dtype));
+  ASSIGN_OR_RETURN(Graph graph, Finish(b, job));
   if (ranks > 1) graph = OverlapCollectives(graph);
   RETURN_IF_ERROR(Check(graph));
   return graph;
@@ -160,7 +167,7 @@ Result<Graph> CountGraph(const TrainJob& job, const Samples& samples) {
   b.Output("loss", learnt.loss);
   b.Output("hits", learnt.hits);
   if (learnt.scores.valid()) b.Output("scores", learnt.scores);
-  return Finish(b, job.dtype);
+  return Finish(b, job);
 }
 
 Result<Graph> ForwardGraph(const TrainJob& job, const Samples& samples) {

@@ -4,9 +4,11 @@
 
 #include <cmath>
 
+#include "mlrunner/graph/attention.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/optimizers.h"
 #include "mlrunner/graph/passes/pass.h"
+#include "mlrunner/graph/residual_norm.h"
 #include "tests/unit/against_reference.h"
 
 namespace ropewalk::mlrunner {
@@ -144,6 +146,16 @@ std::vector<Case> Cases() {
        [](Builder& b, const Vars& v) {
          return b.Emit(kAdagrad, {v[0], v[1], v[2], b.Number(.01, v[0].dtype())}, {{Attr::kEpsilon, 1e-6}});
        }},
+      {"attention of no sample", {{0, 3, 2}, {0, 4, 2}, {0, 4, 2}}, WithGradient([](Builder&, const Vars& v) {
+         return Attention(v[0], v[1], v[2]);
+       })},
+      {"attention of no place", {{2, 0, 2}, {2, 4, 2}, {2, 4, 2}}, WithGradient([](Builder&, const Vars& v) {
+         return Attention(v[0], v[1], v[2]);
+       })},
+      {"rms norm of no row", {{0, 3}, {3}}, WithGradient([](Builder&, const Vars& v) { return RmsNorm(v[0], v[1]); })},
+      {"layer norm of no sum", {{0, 3}, {0, 3}, {3}, {3}}, WithGradient([](Builder& b, const Vars& v) {
+         return b.Emit(kAddLayerNorm, v, {{Attr::kEpsilon, 1e-3}})[0];
+       })},
       {"while", {{0, 2}}, WithGradient([](Builder& b, const Vars& v) {
          return While(
              {b.Number(0, Dtype::kI64), v[0]}, 4, [](Builder&, const Vars& s) { return Less(s[0], 2); },

@@ -5,9 +5,11 @@
 #include <cstdio>
 #include <functional>
 
+#include "mlrunner/graph/attention.h"
 #include "mlrunner/graph/grad.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/optimizers.h"
+#include "mlrunner/graph/residual_norm.h"
 #include "mlrunner/kernels/reference.h"
 #include "tests/unit/model_random.h"
 
@@ -114,6 +116,7 @@ TEST(Grad, EachOp) {
     return Constant(b, Literal::Of(Dtype::kI32, dims, v));
   };
   using Vs = std::vector<Value>;
+  const Attributes dropping = {{Attr::kValue, .5}, {Attr::kTransposeB, std::int64_t{1}}, {Attr::kLow, .25}, {Attr::kKey, std::int64_t{9}}};
   const std::vector<Case> cases = {
       {"matmul batch broadcast", {{2, 3, 4}, {4, 5}}, [](Builder&, const Vs& v) { return MatMul(v[0], v[1]); }},
       {"matmul ta", {{2, 4, 3}, {2, 4, 5}}, [](Builder&, const Vs& v) { return MatMul(v[0], v[1], true, false); }},
@@ -352,6 +355,45 @@ TEST(Grad, EachOp) {
          auto out =
              b.Emit(kAdagrad, {v[0], v[1], v[2], b.Number(.1, Dtype::kF64)}, {{Attr::kEpsilon, 1e-3}, {Attr::kValue, .1}});
          return out[0] * 3.0 + out[1];
+       }},
+      {"attention",
+       {{2, 2, 3, 4}, {2, 2, 5, 4}, {2, 2, 5, 3}, {2, 1, 1, 5}},
+       [](Builder&, const Vs& v) { return Attention(v[0], v[1], v[2], {.scale = .5, .mask = v[3]}); }},
+      {"attention, causal", {{2, 4, 3}, {2, 3, 4}, {2, 4, 3}}, [](Builder&, const Vs& v) {
+         return Attention(v[0], v[1], v[2], {.scale = .7, .causal = true, .transpose_k = false});
+       }},
+      {"attention with dropout, by what is mixed and by the sums",
+       {{2, 3, 4}, {2, 5, 4}, {2, 5, 3}},
+       [&](Builder& b, const Vs& v) {
+         auto out = b.Emit(kAttention, v, dropping);
+         return ReduceSum(out[0], {-1}) * out[1] + out[1];
+       }},
+      {"second order of attention",
+       {{2, 3}, {2, 3}, {2, 3}},
+       [](Builder&, const Vs& v) {
+         auto grads = Grad(ReduceSum(Sin(Attention(v[0], v[1], v[2]))), v);
+         return ReduceSum(Square(grads[0].Dense()) + grads[1].Dense() * grads[2].Dense());
+       }},
+      {"attention with dropout",
+       {{2, 3, 4}, {2, 5, 4}, {2, 5, 3}},
+       [&](Builder& b, const Vs& v) {
+         return b.Emit(kAttention, v, dropping)[0];
+       }},
+      {"rms norm", {{2, 3}, {3}}, [](Builder&, const Vs& v) { return RmsNorm(v[0], v[1], .01); }},
+      {"layer norm of a sum",
+       {{2, 3}, {2, 3}, {3}, {3}, {3}},
+       [](Builder& b, const Vs& v) {
+         auto out = b.Emit(kAddLayerNorm, v, {{Attr::kEpsilon, .01}});
+         return out[0] * 2.0 + Sin(out[1]);
+       }},
+      {"rms norm of a sum",
+       {{2, 3}, {2, 3}, {3}},
+       [](Builder& b, const Vs& v) { return b.Emit(kAddRmsNorm, v, {{Attr::kEpsilon, .01}})[0]; }},
+      {"second order of a norm of a sum",
+       {{2, 3}, {2, 3}, {3}},
+       [](Builder& b, const Vs& v) {
+         auto out = b.Emit(kAddRmsNorm, v, {{Attr::kEpsilon, .1}});
+         return ReduceSum(Square(Grad(ReduceSum(Sin(out[0])) + ReduceSum(Square(out[1])), {v[0]})[0].Dense()));
        }},
   };
   for (const Case& test : cases) {

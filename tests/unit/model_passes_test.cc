@@ -6,10 +6,12 @@
 #include <cmath>
 #include <limits>
 
+#include "mlrunner/graph/attention.h"
 #include "mlrunner/graph/grad.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/optimizers.h"
 #include "mlrunner/graph/passes/pass.h"
+#include "mlrunner/graph/residual_norm.h"
 #include "mlrunner/kernels/fold.h"
 #include "mlrunner/kernels/reference.h"
 #include "tests/unit/model_random.h"
@@ -211,6 +213,23 @@ TEST(Passes, EachFusedOpEqualsItsPrimitiveForm) {
     if (counts) in.push_back(b.Number(3, Dtype::kF64));
     return in;
   };
+  // Two heads of three places, each of five numbers; with a mask, and numbers drawn.
+  const Attributes dropping = {{Attr::kValue, .5}, {Attr::kTransposeB, std::int64_t{1}}, {Attr::kLow, .25}, {Attr::kKey, std::int64_t{77}}};
+  auto attention_inputs = [](const Leaves& v) {
+    return Leaves{v[0], Sin(v[0] * 2.0), v[0] * v[1] + v[2], Reshape(SliceAxis(v[1], 0, 0, 3), {1, 3}) * 2.0};
+  };
+  auto attention = [&](Builder& b, const OpDef& def, const Leaves& v) { return b.Emit(def, attention_inputs(v), dropping); };
+  auto attention_grad = [&](Builder& b, const OpDef& def, const OpDef& grad, const Leaves& v) {
+    const Leaves in = attention_inputs(v);
+    const Vars out = b.Emit(def, in, dropping);
+    return b.Emit(grad, {in[0], in[1], in[2], out[0], out[1], Sin(out[0]), in[3]}, dropping);
+  };
+  auto add_norm = [](Builder& b, const OpDef& def, const Leaves& in) { return b.Emit(def, in, {{Attr::kEpsilon, .01}}); };
+  auto add_norm_grads = [&](Builder& b, const OpDef& def, const Leaves& in) {
+    const Vars out = add_norm(b, def, in);
+    auto grads = Grad(ReduceSum(Sin(out[0])) + ReduceSum(out[1] * out[1]), in);
+    return Vars{grads.begin(), grads.end()};
+  };
   struct Case {
     const OpDef* def;
     std::function<Vars(Builder&, const Leaves&)> function;  // of (2, 3, 5), (5), (5)
@@ -289,6 +308,17 @@ TEST(Passes, EachFusedOpEqualsItsPrimitiveForm) {
        }},
       {&kLamb, [&](Builder& b, const Leaves& v) { return b.Emit(kLamb, update(b, v, 2, true), update_numbers); }},
       {&kAdagrad, [&](Builder& b, const Leaves& v) { return b.Emit(kAdagrad, update(b, v, 1, false), update_numbers); }},
+      {&kAttention, [&](Builder& b, const Leaves& v) { return attention(b, kAttention, v); }},
+      {&kCausalAttention, [&](Builder& b, const Leaves& v) { return attention(b, kCausalAttention, v); }},
+      {&kAttentionGrad, [&](Builder& b, const Leaves& v) { return attention_grad(b, kAttention, kAttentionGrad, v); }},
+      {&kCausalAttentionGrad, [&](Builder& b, const Leaves& v) { return attention_grad(b, kCausalAttention, kCausalAttentionGrad, v); }},
+      {&kRmsNorm, [](Builder& b, const Leaves& v) { return b.Emit(kRmsNorm, {v[0], v[1]}, {{Attr::kEpsilon, .01}}); }},
+      {&kRmsNormGrad,
+       [&](Builder&, const Leaves& v) { return Vars{gradient_of(RmsNorm(v[0], v[1]), v[0]), gradient_of(RmsNorm(v[0], v[1]), v[1])}; }},
+      {&kAddLayerNorm, [&](Builder& b, const Leaves& v) { return add_norm(b, kAddLayerNorm, {v[0], Sin(v[0]), v[1], v[2], v[1] * v[2]}); }},
+      {&kAddRmsNorm, [&](Builder& b, const Leaves& v) { return add_norm(b, kAddRmsNorm, {v[0], Sin(v[0]), v[1]}); }},
+      {&kAddLayerNormGrad, [&](Builder& b, const Leaves& v) { return add_norm_grads(b, kAddLayerNorm, {v[0], Sin(v[0]), v[1], v[2]}); }},
+      {&kAddRmsNormGrad, [&](Builder& b, const Leaves& v) { return add_norm_grads(b, kAddRmsNorm, {v[0], Sin(v[0]), v[1], v[2]}); }},
       {&kMap, [](Builder&, const Leaves& v) { return Vars{Tanh(v[0] * v[1]) * 2.0 + v[2]}; }},
   };
   for (const OpDef* def : BuiltinOps()) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "mlrunner/graph/passes/fuse_ops.h"
 #include "tests/unit/onnx_models.h"
 
 namespace ropewalk::mlrunner::onnx {
@@ -76,10 +77,8 @@ TEST_P(Exported, InFloat64AsPyTorch) {
   for (std::size_t i = 0; i < got->outputs.size(); ++i) EXPECT_LT(Distance(got->outputs[i], ToRef(Expected(i))), 1e-6) << What(i);
 }
 
+// As it is, and with attention and sums before norms as fused ops.
 TEST_P(Exported, InFloat32ByFastKernels) {
-  Graph passed = FuseElementwise(RemoveDeadCode(MergeEqual(Simplify(model_.graph))));
-  auto executable = Compile(passed, Batch(), DefaultProgram(passed), CpuKernels(), {.num_threads = 1});
-  ASSERT_TRUE(executable.ok()) << executable.status().ToString();
   StateStore states;
   for (const auto& [name, tensor] : model_.weights) states.Set(name, tensor);
   std::vector<Tensor> narrow;
@@ -89,10 +88,23 @@ TEST_P(Exported, InFloat32ByFastKernels) {
   }
   RunInputs inputs;
   for (const Tensor& tensor : narrow) inputs.micro_batches[0].push_back(&tensor);
-  auto got = (*executable)->Run(inputs, states);
-  ASSERT_TRUE(got.ok()) << got.status().ToString();
-  for (std::size_t i = 0; i < got->outputs[0].size(); ++i)
-    EXPECT_LT(Distance(ToRef(got->outputs[0][i]), ToRef(Expected(i))), 1e-4) << What(i);
+  const Graph plain = RemoveDeadCode(MergeEqual(Simplify(model_.graph)));
+  for (const bool fuse : {false, true}) {
+    SCOPED_TRACE(fuse ? "fused" : "plain");
+    const Graph passed = FuseElementwise(fuse ? RemoveDeadCode(FuseResidualNorms(FuseAttention(plain))) : plain);
+    if (const std::string values = GetParam().values; fuse && (values == "gpt2" || values == "bert")) {
+      EXPECT_EQ(CountOps(passed, "Attention"), 1u);
+      EXPECT_EQ(CountOps(passed, "AttentionGrad"), 1u);
+      EXPECT_EQ(CountOps(passed, "Softmax"), 0u);
+      EXPECT_EQ(CountOps(passed, "AddLayerNorm"), 2u);
+    }
+    auto executable = Compile(passed, Batch(), DefaultProgram(passed), CpuKernels(), {.num_threads = 1});
+    ASSERT_TRUE(executable.ok()) << executable.status().ToString();
+    auto got = (*executable)->Run(inputs, states);
+    ASSERT_TRUE(got.ok()) << got.status().ToString();
+    for (std::size_t i = 0; i < got->outputs[0].size(); ++i)
+      EXPECT_LT(Distance(ToRef(got->outputs[0][i]), ToRef(Expected(i))), 1e-4) << What(i);
+  }
 }
 
 // Every gradient that PyTorch gives is compared, and what has none there is no parameter here.

@@ -33,7 +33,9 @@ Result<Graph> Expand(const Graph& graph, const std::set<std::string>& only) {
       copy.region = op.region;
       copy.clone = op.clone;
       copy.provenance = op.provenance;
-      copy.stable_id = HashCombine(op.stable_id, part.stable_id);
+      // An op that draws another op's numbers says so, and its primitive form names that one.
+      const bool draws_for_other = part.def->traits.random && op.attrs.Has(Attr::kKey);
+      if (!draws_for_other) copy.stable_id = HashCombine(op.stable_id, part.stable_id);
       std::vector<TensorType> outputs;
       for (ValueId out : part.outputs) outputs.push_back(body.graph->value(out).type);
       OpId id = rewriter.Add(std::move(copy), std::move(outputs));
