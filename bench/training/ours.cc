@@ -306,10 +306,13 @@ int TrainRank(const Setup& s, int rank, int ranks, int hub) {
   // What the sums of a step take of the interpreter: each step must take as much, or something was measured that runs beside it.
   std::uint64_t steps_of_sums = 0;
   for (const Op& op : graph.ops) {
-    if (all == nullptr || op.def != &kAllReduce || op.half == Half::kDone) continue;
+    const bool gathers = op.def == &kAllGather;
+    if (all == nullptr || (op.def != &kAllReduce && !gathers) || op.half == Half::kDone) continue;
     const TensorType& type = graph.value(op.inputs[1]).type;
-    const std::int64_t count = NumElements(Evaluate(type.shape, bindings));
-    steps_of_sums += Must(collective::StepsOf(*all, {.count = count, .dtype = type.dtype, .deterministic = job.deterministic}));
+    const std::int64_t count = NumElements(Evaluate(type.shape, bindings)) * (gathers ? ranks : 1);
+    const auto collective = gathers ? collective::Collective::kAllgather : collective::Collective::kAllreduce;
+    steps_of_sums += Must(
+        collective::StepsOf(*all, {.collective = collective, .count = count, .dtype = type.dtype, .deterministic = job.deterministic}));
   }
   StateStore states;
   std::vector<double> seconds, losses;
