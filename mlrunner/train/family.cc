@@ -153,7 +153,7 @@ Result<SampleKind> KindFor(const ModelFamily& model, const DataFamily& data) {
                                 : fmt::format("{} goes with {}", model.name, fmt::join(fitting, ", ")));
 }
 
-Result<DataSet> LoadData(const TrainJob& job, const std::string& kept_vocabulary) {
+Result<DataSet> LoadData(const TrainJob& job, const std::function<std::string()>& kept_vocabulary) {
   const ModelFamily* model = FindModelFamily(job.model.kind);
   const DataFamily* data = FindDataFamily(job.data.kind);
   if (model == nullptr || data == nullptr)

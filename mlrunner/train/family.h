@@ -144,8 +144,9 @@ struct DataRequest {
   SampleKind kind = SampleKind::kFeatures;
   std::string path;  // data.path, absolute
   std::uint64_t seed = 0;
-  // The folder beside a checkpoint that is gone on from, in which it has kept the vocabulary that it has learnt; empty: there is none.
-  std::string kept_vocabulary;
+  // Looks for the folder beside a checkpoint that is gone on from, in which it has kept the vocabulary that it has learnt; empty: there is
+  // none. Null: nothing is gone on from. Called where one would be learnt otherwise.
+  std::function<std::string()> kept_vocabulary;
 };
 
 struct DataFamily {
@@ -170,6 +171,6 @@ bool Gives(const DataFamily& data, SampleKind kind);
 // The kind of samples that the two have in common. SPEC02: there is none.
 Result<SampleKind> KindFor(const ModelFamily& model, const DataFamily& data);
 // What the job's [data] names. `kept_vocabulary`: DataRequest's.
-Result<DataSet> LoadData(const TrainJob& job, const std::string& kept_vocabulary = "");
+Result<DataSet> LoadData(const TrainJob& job, const std::function<std::string()>& kept_vocabulary = {});
 
 }  // namespace ropewalk::mlrunner

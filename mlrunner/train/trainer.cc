@@ -91,7 +91,7 @@ class Rank {
   }
 
   Result<std::string> Run() {
-    ASSIGN_OR_RETURN(data_, hooks_.load ? hooks_.load() : LoadData(job_, KeptVocabulary()));
+    ASSIGN_OR_RETURN(data_, hooks_.load ? hooks_.load() : LoadData(job_, [this] { return KeptVocabulary(); }));
     samples_ = data_.training->count();
     if (job_.data.samples_max > 0) samples_ = std::min(samples_, job_.data.samples_max);
     // A batch is never larger than an epoch.

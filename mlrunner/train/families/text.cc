@@ -23,10 +23,10 @@ Status Fits(const KeyValues& keys) {
 Result<DataSet> Load(const DataRequest& r) {
   const std::int64_t length = r.model.Number("length");
   const double held_out = r.keys.Decimal("held_out");
-  const BytePairOptions pairs{
-      .vocabulary = r.keys.Text("vocabulary"), .tokens = r.keys.Number("vocabulary_size"), .kept = r.kept_vocabulary};
-  ASSIGN_OR_RETURN(DataSet tokens, r.keys.Text("tokenizer") == "characters" ? LoadText(r.path, length, held_out)
-                                                                            : LoadBytePairs(r.path, length, held_out, pairs));
+  const bool pairs_of_bytes = r.keys.Text("tokenizer") == "bpe";
+  BytePairOptions pairs{.vocabulary = r.keys.Text("vocabulary"), .tokens = r.keys.Number("vocabulary_size"), .kept = {}};
+  if (pairs_of_bytes && pairs.vocabulary.empty() && r.kept_vocabulary) pairs.kept = r.kept_vocabulary();
+  ASSIGN_OR_RETURN(DataSet tokens, !pairs_of_bytes ? LoadText(r.path, length, held_out) : LoadBytePairs(r.path, length, held_out, pairs));
   if (r.kind == SampleKind::kTokens) return tokens;
   return MaskTokens(std::move(tokens), {.part = r.model.Decimal("masked"), .seed = r.seed});
 }
