@@ -27,6 +27,7 @@ constexpr KnownVariable kVariables[] = {
     {"ROPEWALK_VERIFY", "job.verify", "run sampled tasks twice"},
     {"ROPEWALK_QUIET", "job.quiet", "nothing of progress and end"},
     {"ROPEWALK_EVENT_LOG", "job.event_log", "embedded"},
+    {"ROPEWALK_METRICS", "job.metrics", "embedded"},
     {"ROPEWALK_ENV", "job.env", "names of variables that executors get"},
     {"ROPEWALK_OUTPUT", "command.output", "how results and errors are printed"},
     {"ROPEWALK_HOME", "", "folder of the token, config.toml and daemons' state"},
@@ -86,6 +87,7 @@ const std::vector<ConfigKey>& KnownKeys() {
       {"job.verify", kSwitch, "true", "run sampled tasks twice and compare"},
       {"job.quiet", kSwitch, "false", "say nothing of progress and end; errors are told all the same"},
       {"job.event_log", kText, "", "embedded: file to append the event log to"},
+      {"job.metrics", kText, "", "embedded: file in which what ranks measure is kept"},
       {"job.env", kText, "", "names of further variables that executors get: A,B,C"},
       {"command.output", kText, "table", "table, json or jsonl"},
   };

@@ -118,6 +118,10 @@ class Parser {
     Key(app, "--token-file", "client.token_file", "FILE", "the cluster's token (ROPEWALK_TOKEN_FILE; else ~/.ropewalk/token)");
   }
 
+  void Rank(CLI::App* app, const std::string& help) {
+    app->add_option_function<std::uint32_t>("--rank", [this](std::uint32_t rank) { out_->rank = rank; }, help)->type_name("N");
+  }
+
   void Quiet(CLI::App* app) {
     app->add_flag_callback(
         "-q,--quiet", [this] { out_->launch_environment.emplace_back("ROPEWALK_QUIET", "1"); },
@@ -201,6 +205,13 @@ class Parser {
             ->type_name("SECONDS");
       }
     }
+    CLI::App* metrics = Verb(jobs, "metrics", "what the ranks of a job's gangs have measured, step by step");
+    Client(metrics);
+    metrics->add_option("JOB", out_->job_name, "j-713, or the file of a job that ran here (ROPEWALK_METRICS)")->required();
+    metrics->add_option("--points", out_->points, "of each series at most (20; as JSON all that are kept)")
+        ->check(CLI::Range(1, 1'000'000))
+        ->type_name("N");
+    Rank(metrics, "of that rank only");
     CLI::App* logs = Verb(&app_, "logs", "what a job's main wrote");
     Client(logs);
     logs->add_option("JOB", out_->job_name, "j-713")->required();
@@ -209,6 +220,7 @@ class Parser {
                      "driver (stdout of main), stderr (its stderr), executor (of all others), events; else the first two")
         ->check(CLI::IsMember({"driver", "stderr", "executor", "events"}))
         ->type_name("NAME");
+    Rank(logs, "of the executors that this rank of a gang ran in, and which these are");
     CLI::App* explain = Verb(&app_, "explain", "the plan of a job's current action and of its last ones, with counts; why it waits");
     Client(explain);
     explain->add_option("JOB", out_->job_name, "j-713")->required();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,12 +23,14 @@ struct Invocation {
   std::vector<ConfigEntry> flags;                                       // of configuration keys
   std::vector<std::string> launch;                                      // run, submit, ...: the job's name or path and everything after it
   std::vector<std::pair<std::string, std::string>> launch_environment;  // run, submit: ROPEWALK_... from flags before the name
-  std::string job_name;                                                 // j-713
+  std::string job_name;                                                 // j-713; of `job metrics` also a file
   std::uint32_t limit = 100;
   bool follow = false;
-  std::string stream;            // logs: "", driver, stderr, executor, events
-  std::int64_t timeout_ms = -1;  // job wait; -1: for ever
-  int ready_fd = -1;             // start master: where the address is written once it serves
+  std::string stream;                 // logs: "", driver, stderr, executor, events
+  std::optional<std::uint32_t> rank;  // logs, job metrics: of that one only
+  std::uint32_t points = 0;           // job metrics: of each series at most; 0: 20 in a table, else all
+  std::int64_t timeout_ms = -1;       // job wait; -1: for ever
+  int ready_fd = -1;                  // start master: where the address is written once it serves
 };
 
 // kInvalid CLI01 names the flag or verb, and the nearest one.

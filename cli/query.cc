@@ -6,12 +6,15 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <memory>
 
 #include "base/escape.h"
 #include "base/job_name.h"
 #include "base/monotonic.h"
 #include "cli/job_view.h"
+#include "cli/metrics_view.h"
+#include "cli/rank_log.h"
 #include "cli/settings.h"
 #include "job/client/find_cluster.h"
 #include "job/client/master_link.h"
@@ -19,6 +22,7 @@
 #include "proto/client.pb.h"
 #include "rpc/channel.h"
 #include "storage/io_error.h"
+#include "storage/metric_file.h"
 
 namespace ropewalk::cli {
 namespace {
@@ -28,6 +32,20 @@ constexpr std::uint32_t kFollowMs = 200;  // two streams are followed in turn
 
 std::int64_t NowUs() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// So many that a table can be read.
+std::uint32_t PointsMax(const Invocation& invocation) {
+  constexpr std::uint32_t kInTable = 20;
+  return invocation.points != 0 || invocation.output != job::OutputForm::kTable ? invocation.points : kInTable;
+}
+
+// Of a job that has run in a process of its own.
+Result<std::string> MetricsOfFile(const Invocation& invocation) {
+  storage::LocalFileSystem files;
+  ASSIGN_OR_RETURN(const storage::MetricHistory history, storage::ReadMetricFile(files, invocation.job_name));
+  const std::uint32_t points = PointsMax(invocation);
+  return ShowMetrics(invocation.job_name, history.AtMost(points == 0 ? ~std::size_t{0} : points), invocation.rank, invocation.output);
 }
 
 Status WriteAll(int fd, std::string_view bytes) {
@@ -56,7 +74,8 @@ class Query {
     job_ = *job;
     if (verb == "job cancel") return Cancel();
     if (verb == "job wait") return Wait();
-    if (verb == "logs") return Logs();
+    if (verb == "job metrics") return Metrics();
+    if (verb == "logs") return invocation_.rank ? LogsOfRank() : Logs();
     auto state = Ask(0, 0);
     if (!state.ok()) return state.status();
     return Print(verb == "explain" ? ShowPlan(*state, invocation_.output) : ShowJob(*state, invocation_.output, NowUs()));
@@ -89,6 +108,15 @@ class Query {
     request.mutable_job_query()->set_wait_ms(wait_ms);
     ASSIGN_OR_RETURN(wire::ClientResponse response, link_.Call(&request, wait_ms));
     return std::move(*response.mutable_job_state());
+  }
+
+  Result<int> Metrics() {
+    wire::ClientRequest request;
+    request.mutable_metrics_query()->set_job(job_.value);
+    request.mutable_metrics_query()->set_points_max(PointsMax(invocation_));
+    ASSIGN_OR_RETURN(wire::ClientResponse response, link_.Call(&request));
+    ASSIGN_OR_RETURN(const storage::Metrics metrics, storage::DecodeMetrics(response.job_metrics().metrics()));
+    return Print(ShowMetrics(JobName(job_), metrics, invocation_.rank, invocation_.output));
   }
 
   Result<int> Cancel() {
@@ -136,6 +164,9 @@ class Query {
 
   // Prints what is there; waits up to `wait_ms` for more.
   Status Copy(Stream* stream, std::uint32_t wait_ms) {
+    return Read(stream, wait_ms, [&](const std::string& bytes) { return WriteAll(stream->fd, bytes); });
+  }
+  Status Read(Stream* stream, std::uint32_t wait_ms, const std::function<Status(const std::string&)>& take) {
     while (true) {
       wire::ClientRequest request;
       request.mutable_read_log()->set_job(job_.value);
@@ -144,7 +175,7 @@ class Query {
       request.mutable_read_log()->set_wait_ms(wait_ms);
       ASSIGN_OR_RETURN(wire::ClientResponse response, link_.Call(&request, wait_ms));
       const wire::LogChunk& chunk = response.log_chunk();
-      RETURN_IF_ERROR(WriteAll(stream->fd, chunk.data()));
+      RETURN_IF_ERROR(take(chunk.data()));
       stream->offset = chunk.next_offset();
       stream->end = chunk.end();
       if (chunk.end() || chunk.data().empty()) return {};
@@ -174,6 +205,32 @@ class Query {
     return 0;
   }
 
+  // The executors' log, as far as it is of the rank's executors, on stdout; of the driver's stderr all, where it was the driver's.
+  Result<int> LogsOfRank() {
+    if (!invocation_.stream.empty())
+      return Status(Code::kInvalid, "CLI11", "logs: --rank and --stream together", "a rank's lines are in the logs of its executors",
+                    "leave one of them out");
+    RankLog of(*invocation_.rank);
+    Stream events{"events", -1}, executors{"executor", STDOUT_FILENO}, stderr_of_driver{"stderr", STDOUT_FILENO};
+    std::string told;
+    while (true) {
+      RETURN_IF_ERROR(Read(&events, 0, [&](const std::string& bytes) { return of.AddEvents(bytes), Status(); }));
+      if (of.Places() != told && invocation_.output == job::OutputForm::kTable) {
+        told = of.Places();
+        RETURN_IF_ERROR(WriteAll(STDERR_FILENO, told));
+      }
+      if (of.found() && !executors.end)
+        RETURN_IF_ERROR(Read(&executors, invocation_.follow ? kFollowMs : 0,
+                             [&](const std::string& bytes) { return WriteAll(STDOUT_FILENO, of.Filter(bytes)); }));
+      if (of.was_driver() && !stderr_of_driver.end) RETURN_IF_ERROR(Copy(&stderr_of_driver, invocation_.follow ? kFollowMs : 0));
+      if (!invocation_.follow || events.end) break;
+      if (!of.found()) RETURN_IF_ERROR(Read(&events, kPollMs, [&](const std::string& bytes) { return of.AddEvents(bytes), Status(); }));
+    }
+    if (of.found()) return 0;
+    return Status(Code::kNotFound, "CLI12", "job " + JobName(job_) + " has had no rank " + std::to_string(*invocation_.rank),
+                  "its event log names no gang that was formed with so many", "`ropewalk logs " + JobName(job_) + " --stream events`");
+  }
+
   // An empty log raises a question: whether the job has come to print anything, and if not, why.
   Status TellWhySilent() {
     if (invocation_.output != job::OutputForm::kTable) return {};
@@ -198,6 +255,11 @@ class Query {
 }  // namespace
 
 Result<int> RunQuery(const Invocation& invocation, const Config& config) {
+  if (invocation.verb == "job metrics" && !ParseJobName(invocation.job_name)) {
+    ASSIGN_OR_RETURN(const std::string text, MetricsOfFile(invocation));
+    RETURN_IF_ERROR(WriteAll(STDOUT_FILENO, text));
+    return 0;
+  }
   auto token = job::TokenFor(config.Text("client.master"), TokenFile(config, "client"));
   if (!token.ok()) return token.status();
   job::MasterLinkOptions options;

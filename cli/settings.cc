@@ -52,7 +52,7 @@ std::string Filled(const Config& config, const std::string& key) {
   if (key == "job.partitions") return "from the slots";
   if (key == "job.operator_memory") return "from the workers";
   if (key == "worker.job_user") return "the worker's own";
-  if (key == "job.event_log" || key == "job.env") return "none";
+  if (key == "job.event_log" || key == "job.metrics" || key == "job.env") return "none";
   return "";
 }
 

@@ -8,12 +8,29 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
 
 namespace ropewalk::dag {
+
+struct GangFigure {
+  std::string_view name;  // "loss", "seconds/compute"; 64 bytes at most
+  double value = 0;       // what is no number is left out
+};
+
+// Something that people should know of a gang while it runs, and find later.
+struct GangNotice {
+  std::string kind;        // "straggler"
+  std::int32_t rank = 0;   // whom it is about
+  std::string machine;     // of that rank
+  std::uint64_t step = 0;  // when
+  double value = 0;        // how much: what it means goes with the kind
+  std::string text;        // one line for people
+};
 
 class GangContext {
  public:
@@ -39,6 +56,14 @@ class GangContext {
   // written, say. Any rank may say it; it travels at once. A gang that gets farther than ever before may be lost, and fail, as often
   // as GangOptions say from there on; one that never says it, as often over its whole life.
   virtual void Reached(std::uint64_t milestone) = 0;
+  // What this rank has measured in step `step`, for the history that is kept of the job (`ropewalk job metrics`). `series` says of what
+  // kind the figures are ("step", "evaluation"). Told once a second, as means over the steps since; cheap, may be called every step. At
+  // most 8 series of 64 figures; what is beyond is left out. A step at or before the last one says it again (the gang went on from a
+  // checkpoint). Nothing is decided by it, and who keeps no history does nothing.
+  virtual void Measure([[maybe_unused]] std::string_view series, [[maybe_unused]] std::uint64_t step,
+                       [[maybe_unused]] std::span<const GangFigure> figures) {}
+  // Into that history and the job's event log. For what is rare: 16 within a second, the rest is left out.
+  virtual void Notice([[maybe_unused]] GangNotice notice) {}
 };
 
 // Run once by every rank of each forming. Rank 0's bytes are the action's result. kUnavailable and what OnLost gave mean "a peer was lost":

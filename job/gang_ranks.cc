@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "job/metric_buffer.h"
 #include "worker/task/exception.h"
 
 namespace ropewalk::job {
@@ -97,12 +98,26 @@ class GangRanks::Rank final : public dag::GangContext, public std::enable_shared
     if (impl_->farther) impl_->farther(id_);
   }
 
+  void Measure(std::string_view series, std::uint64_t step, std::span<const dag::GangFigure> figures) override {
+    std::lock_guard lock(mutex_);
+    measured_.Measure(series, step, figures);
+  }
+
+  void Notice(dag::GangNotice notice) override {
+    std::lock_guard lock(mutex_);
+    measured_.Notice(std::move(notice));
+  }
+
   // ---- from the other side ---------------------------------------------------------------------------------------------------------
 
   const TaskAttempt& id() const { return id_; }
   Said said() const {
     std::lock_guard lock(mutex_);
     return said_;
+  }
+  storage::Metrics TakeMetrics() {
+    std::lock_guard lock(mutex_);
+    return measured_.Take(id_.stage.value, place_.rank);
   }
   void Gathered(std::uint64_t round, std::shared_ptr<const std::vector<std::string>> values) {
     std::lock_guard lock(mutex_);
@@ -158,6 +173,7 @@ class GangRanks::Rank final : public dag::GangContext, public std::enable_shared
   bool telling_ = false;
   std::thread::id teller_;
   Said said_;
+  MetricBuffer measured_;
   std::chrono::steady_clock::time_point farther_from_;  // when news of it may be told again
 };
 
@@ -249,6 +265,11 @@ bool GangRanks::Has(const TaskAttempt& id) const { return impl_->Find(id) != nul
 GangRanks::Said GangRanks::SaidBy(const TaskAttempt& id) const {
   std::shared_ptr<Rank> rank = impl_->Find(id);
   return rank == nullptr ? Said() : rank->said();
+}
+
+storage::Metrics GangRanks::TakeMetrics(const TaskAttempt& id) {
+  std::shared_ptr<Rank> rank = impl_->Find(id);
+  return rank == nullptr ? storage::Metrics() : rank->TakeMetrics();
 }
 
 }  // namespace ropewalk::job

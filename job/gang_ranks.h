@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "dag/gang.h"
 #include "dag/task.h"
+#include "storage/metrics.h"
 
 namespace ropewalk::job {
 
@@ -53,6 +54,8 @@ class GangRanks {
   };
   // What the rank has said of itself; of an attempt that is no rank: nothing.
   Said SaidBy(const TaskAttempt& id) const;
+  // What it has measured, and the notices that it gave, since the last call: a point of each series, not more than may be said at once.
+  storage::Metrics TakeMetrics(const TaskAttempt& id);
 
  private:
   class Rank;

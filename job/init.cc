@@ -203,6 +203,7 @@ Job InitEmbedded(const JobOptions& options, std::vector<std::string> args) {
   if (embedded.settings.operator_bytes == 0)
     embedded.settings.operator_bytes = dag::OperatorBytesFor(embedded.memory_bytes_max, embedded.settings.slots);
   embedded.event_log_path = options.event_log;
+  embedded.metrics_path = options.metrics;
   embedded.show_progress = options.output == OutputForm::kTable && !options.quiet;
 
   auto* process = new EmbeddedProcess;  // deleted by the exit handler

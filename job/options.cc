@@ -94,6 +94,8 @@ const Setting kSettings[] = {
      [](const std::string& source, const std::string& text, JobOptions* o) { return ParseSwitch(source, text, &o->quiet); }},
     {nullptr, "ROPEWALK_EVENT_LOG", "ROPEWALK_JOB__EVENT_LOG", true,
      [](const std::string&, const std::string& text, JobOptions* o) { return o->event_log = text, Status(); }},
+    {nullptr, "ROPEWALK_METRICS", "ROPEWALK_JOB__METRICS", true,
+     [](const std::string&, const std::string& text, JobOptions* o) { return o->metrics = text, Status(); }},
     {nullptr, "ROPEWALK_ENV", "ROPEWALK_JOB__ENV", true,
      [](const std::string&, const std::string& text, JobOptions* o) {
        for (std::size_t at = 0; at < text.size();) {

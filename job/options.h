@@ -11,6 +11,7 @@
 //                        ROPEWALK_OUTPUT       table, json or jsonl: how errors and summaries are printed
 //                        ROPEWALK_QUIET        1: nothing of progress and end on stderr; errors are told all the same
 //                        ROPEWALK_EVENT_LOG    embedded: file to append the event log to
+//                        ROPEWALK_METRICS      embedded: file in which what ranks measure is kept; `ropewalk job metrics FILE` shows it
 //                        ROPEWALK_ENV          names of further variables that executors get: A,B,C
 //                        ROPEWALK_EXECUTOR_FD  set by workers: this process is an executor
 //
@@ -47,7 +48,7 @@ struct JobOptions {
   bool verify = true;
   OutputForm output = OutputForm::kTable;
   bool quiet = false;
-  std::string event_log;
+  std::string event_log, metrics;
   std::vector<std::string> environment_names;
   std::optional<int> executor_fd;
 };

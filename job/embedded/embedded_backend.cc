@@ -21,6 +21,7 @@
 #include "job/replica_state.h"
 #include "job/task_stdout.h"
 #include "master/scheduler/scheduler.h"
+#include "storage/metric_file.h"
 #include "storage/output_folder.h"
 #include "worker/blocks/block_store.h"
 #include "worker/blocks/local_memory.h"
@@ -30,7 +31,7 @@ namespace ropewalk::job {
 namespace {
 
 constexpr WorkerId kWorker{1};
-constexpr int kProgressMs = 100, kLinesMs = 1'000;
+constexpr int kProgressMs = 100, kLinesMs = 1'000, kMetricsMs = 1'000;
 constexpr std::uint64_t kPagesMin = 32ull << 20;
 constexpr scheduler::TimeMs kRankEndMs = 30'000;  // of a lost gang: nothing can stop one but itself, so it may finish a long step
 constexpr std::uint32_t kRanksMax = 64;           // threads that share this machine's processors: to try out what a cluster will run
@@ -53,6 +54,11 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   std::unique_ptr<blocks::LocalMemory> memory;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> event_log{nullptr, std::fclose};
 
+  storage::LocalFileSystem files;
+  std::mutex metrics_mutex;                      // guards the next two
+  std::unique_ptr<storage::MetricFile> metrics;  // null: none are kept
+  bool metrics_failed = false;                   // that was said
+
   std::mutex mutex;                     // guards everything down to `ended`
   std::condition_variable changed;      // main waits here
   std::deque<scheduler::Event> events;  // at most one for each running task and call of main
@@ -64,7 +70,7 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   std::map<std::string, OnceState> once;
   std::map<std::uint64_t, storage::OutputSpec> outputs;  // of actions that have not ended well, by sequence
   std::multimap<scheduler::TimeMs, std::uint64_t> timers;
-  scheduler::TimeMs tell_progress_at = 0;
+  scheduler::TimeMs tell_progress_at = 0, keep_metrics_at = 0;
   std::optional<Status> ended;  // the job's end; every wait returns it
   ProgressLines lines{"ropewalk: "};
   scheduler::TimeMs lines_at = 0;  // when they are asked next: over all actions, since many short ones are a long job too
@@ -96,12 +102,30 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
     if (const std::uint64_t reached = ranks.SaidBy(id).reached; reached > 0)
       Post(scheduler::TasksProgressed{executor, {{id, {}, {}, reached}}});
   }
+  // Into the file and the event log; the core does not hear of them.
+  void KeepMetricsOf(const TaskAttempt& id) {
+    const storage::Metrics taken = ranks.TakeMetrics(id);
+    if (taken.empty()) return;
+    for (const storage::MetricNotice& notice : taken.notices) {
+      scheduler::LogEvent line{options.settings.job, "gang_notice", storage::EventOf(notice, MonotonicMs())};
+      Do(line);
+    }
+    std::lock_guard lock(metrics_mutex);
+    if (metrics == nullptr) return;
+    if (const Status status = metrics->Add(taken); !status.ok() && !std::exchange(metrics_failed, true))
+      std::fprintf(stderr, "ropewalk: %s\n", status.ToString().c_str());
+  }
+  void KeepMetrics() {
+    for (const auto& [id, counters] : runner->RunningTasks()) KeepMetricsOf(id);
+  }
   void OnFinished(const TaskAttempt& id, dag::TaskResult result, const task::TaskCounters& c) override {
+    KeepMetricsOf(id);
     TellReached(id);
     scheduler::TaskCounters counters{c.records_in, c.bytes_in, c.records_out, c.bytes_out, c.bytes_spilled};
     Post(scheduler::TaskFinished{executor, options.settings.job, id, std::move(result), counters});
   }
   void OnFailed(const TaskAttempt& id, Status status, task::TaskPlace place) override {
+    KeepMetricsOf(id);
     TellReached(id);
     Post(scheduler::TaskFailed{executor, options.settings.job, id, std::move(status), place.split, place.offset, std::move(place.source)});
   }
@@ -184,8 +208,8 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   }
   void Do(scheduler::LogEvent& a) {
     if (event_log == nullptr) return;
-    std::fwrite(a.json.data(), 1, a.json.size(), event_log.get());
-    std::fputc('\n', event_log.get());
+    const std::string line = a.json + '\n';  // in one call: notices come from other threads
+    std::fwrite(line.data(), 1, line.size(), event_log.get());
     std::fflush(event_log.get());
   }
 
@@ -216,6 +240,16 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
           show_at = MonotonicMs() + (stepping ? kProgressMs : every_ms);
         }
         wake_at = wake_at ? std::min(*wake_at, show_at) : show_at;
+      }
+      if (metrics != nullptr || event_log != nullptr) {
+        if (MonotonicMs() >= keep_metrics_at) {
+          keep_metrics_at = MonotonicMs() + kMetricsMs;
+          lock.unlock();
+          KeepMetrics();
+          lock.lock();
+          if (ready()) return;
+        }
+        wake_at = std::min(wake_at.value_or(keep_metrics_at), keep_metrics_at);
       }
       if (!wake_at) {
         changed.wait(lock);
@@ -327,6 +361,9 @@ Result<std::unique_ptr<EmbeddedBackend>> EmbeddedBackend::Start(EmbeddedOptions 
       return Status(Code::kInvalid, "CFG03", "cannot write the event log " + impl->options.event_log_path, std::strerror(errno),
                     "mend ROPEWALK_EVENT_LOG");
     }
+  }
+  if (!impl->options.metrics_path.empty()) {
+    ASSIGN_OR_RETURN(impl->metrics, storage::MetricFile::Open(impl->files, impl->options.metrics_path));
   }
   blocks::StoreOptions store_options;
   store_options.memory_bytes_max = impl->options.memory_bytes_max;

@@ -28,6 +28,7 @@ struct EmbeddedOptions {
   std::uint64_t memory_bytes_max = 1ull << 30;  // of segments and running tasks together; segments beyond it spill
   std::string spill_dir;                        // made 0700 when first needed by the block store
   std::string event_log_path;                   // empty: none. One JSON object a line
+  std::string metrics_path;                     // empty: none. What ranks measure (storage/metric_file.h)
   bool show_progress = false;                   // on stderr while main waits
 };
 

@@ -36,7 +36,7 @@ namespace ropewalk::job {
 namespace {
 
 constexpr int kWelcomeMs = 30'000;
-constexpr std::uint32_t kProtocol = 2;  // 2: an executor owes a word every second
+constexpr std::uint32_t kProtocol = 3;  // 2: an executor owes a word every second; 3: ranks tell what they measure
 constexpr auto kProgressEvery = std::chrono::seconds(1);
 constexpr int kExitOrphaned = 5;  // seen by nobody but a process list: the daemon is gone
 
@@ -125,6 +125,15 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     Send(message);
   }
 
+  void TellMetrics(const TaskAttempt& id) {
+    const storage::Metrics metrics = ranks.TakeMetrics(id);
+    if (metrics.empty()) return;
+    wire::FromExecutor message;
+    dag::ToWire(id, message.mutable_gang_metrics()->mutable_id());
+    message.mutable_gang_metrics()->set_metrics(Encode(metrics));
+    Send(message);
+  }
+
   // What a rank has got to decides how often its gang may still fail, so it is told before the end of the rank, also a good one: another
   // rank may fail later.
   void TellReached(const TaskAttempt& id) {
@@ -137,6 +146,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
   }
 
   void OnFinished(const TaskAttempt& id, dag::TaskResult result, const task::TaskCounters& c) override {
+    TellMetrics(id);
     TellReached(id);
     wire::FromExecutor message;
     wire::TaskFinished* finished = message.mutable_task_finished();
@@ -148,6 +158,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     Send(message);
   }
   void OnFailed(const TaskAttempt& id, Status status, task::TaskPlace place) override {
+    TellMetrics(id);
     TellReached(id);
     wire::FromExecutor message;
     wire::TaskFailed* task_failed = message.mutable_task_failed();
@@ -159,6 +170,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
     Send(message);
   }
   void OnFetchFailed(const TaskAttempt& id, dag::SegmentRef lost, Status status) override {
+    TellMetrics(id);
     TellReached(id);
     wire::FromExecutor message;
     wire::FetchFailed* fetch = message.mutable_fetch_failed();
@@ -187,6 +199,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
         auto before = told.find(id);
         if (before != told.end() && before->second == said && !ranks.Has(id)) continue;
         TellProgressOf(id, counters, said.second);
+        TellMetrics(id);
         silent = false;
       }
       told = std::move(now);

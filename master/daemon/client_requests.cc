@@ -70,6 +70,8 @@ void Master::OnClientFrame(rpc::ConnectionId id, const std::string& payload) {
       return OnCancelJob(id, request.id(), JobId{request.cancel_job().job()});
     case wire::ClientRequest::kReadLog:
       return OnReadLog(id, request.id(), request.read_log());
+    case wire::ClientRequest::kMetricsQuery:
+      return OnMetricsQuery(id, request.id(), request.metrics_query());
     case wire::ClientRequest::kListWorkers:
       return OnListWorkers(id, request.id());
     case wire::ClientRequest::kPing: {
@@ -327,6 +329,23 @@ bool Master::AnswerLog(rpc::ConnectionId id, std::uint64_t request, JobId job, L
   response.mutable_log_chunk()->set_end(end);
   Answer(id, request, &response);
   return true;
+}
+
+void Master::OnMetricsQuery(rpc::ConnectionId id, std::uint64_t request, const wire::MetricsQuery& body) {
+  const JobId job{body.job()};
+  if (scheduler_.JobVersion(job) == 0) return AnswerFailure(id, request, NoSuchJob(job));
+  const std::size_t points_max = body.points_max() == 0 ? ~std::size_t{0} : body.points_max();
+  wire::ClientResponse response;
+  std::string* out = response.mutable_job_metrics()->mutable_metrics();
+  const auto open = jobs_.find(job);
+  if (open != jobs_.end() && open->second.metrics != nullptr) {
+    *out = Encode(open->second.metrics->history().AtMost(points_max));
+    return Answer(id, request, &response);
+  }
+  auto kept = storage::ReadMetricFile(files_, MetricsPath(job));  // of a job that is over, or of an earlier life
+  if (!kept.ok() && kept.status().code() != Code::kNotFound) return AnswerFailure(id, request, kept.status());
+  *out = Encode(kept.ok() ? kept->AtMost(points_max) : storage::Metrics());
+  Answer(id, request, &response);
 }
 
 void Master::OnReadLog(rpc::ConnectionId id, std::uint64_t request, const wire::ReadLog& body) {

@@ -233,6 +233,8 @@ Result<std::optional<scheduler::Event>> FromWire(const wire::FromExecutor& in, E
       return Answer(scheduler::TasksProgressed{executor,
                                                {{dag::FromWire(in.progress().id()), FromWire(in.progress().counters()),
                                                  in.progress().line().substr(0, kLineBytesMax), in.progress().reached()}}});
+    case wire::FromExecutor::kGangMetrics:
+      return Answer();
     case wire::FromExecutor::BODY_NOT_SET:
       break;
   }

@@ -37,7 +37,7 @@ scheduler::TaskCounters FromWire(const wire::TaskCounters& counters);
 scheduler::ExecutorExited FromWire(const wire::ExecutorExited& exited);
 Result<scheduler::WorkerRegistered> FromWire(const wire::Register& registration, WorkerId id);
 
-// The event that an executor's message means; nullopt where it means none (progress). kInvalid WIRE01/02: it cannot be right.
+// The event that an executor's message means; nullopt where it means none (metrics). kInvalid WIRE01/02: it cannot be right.
 Result<std::optional<scheduler::Event>> FromWire(const wire::FromExecutor& message, ExecutorId executor, JobId job);
 
 // The message that an order to an executor means, serialised (wire::ToExecutor).

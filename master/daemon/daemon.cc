@@ -335,6 +335,7 @@ void Master::CheckEnded(JobId id) {
 
 void Master::EndLogs(JobId id, JobEntry& job) {
   job.ended = true;
+  job.metrics.reset();  // who asks for them from now on reads the file
   if (job.logs != nullptr) {
     if (Status status = job.logs->Ended(); !status.ok()) LOG(ERROR) << "logs of " << JobName(id) << ": " << status.ToString();
   }

@@ -27,6 +27,8 @@
 #include "master/scheduler/scheduler.h"
 #include "rpc/event_loop.h"
 #include "rpc/server.h"
+#include "storage/file_system.h"
+#include "storage/metric_file.h"
 
 namespace ropewalk::storage {
 class ArtifactStore;
@@ -46,7 +48,9 @@ class ToWorker;
 class ArtifactRequest;
 class ExecutorExited;
 class FromExecutorPayload;
+class GangMetrics;
 class Heartbeat;
+class MetricsQuery;
 }  // namespace ropewalk::wire
 
 namespace ropewalk::master {
@@ -87,11 +91,12 @@ class Master final : public rpc::ServerHandler {
     JobId job;
   };
   struct JobEntry {
-    std::unique_ptr<JobLogs> logs;    // null: their files cannot be used
-    bool over = false;                // FinishJob was carried out, or it was over when the master started
-    bool ended = false;               // and nothing more will be written
-    bool driver_late = false;         // the end does not wait for its process any more
-    std::vector<std::string> pinned;  // artifacts, until it is over
+    std::unique_ptr<JobLogs> logs;                 // null: their files cannot be used
+    std::unique_ptr<storage::MetricFile> metrics;  // null: no rank has measured anything in this life of the master
+    bool over = false;                             // FinishJob was carried out, or it was over when the master started
+    bool ended = false;                            // and nothing more will be written
+    bool driver_late = false;                      // the end does not wait for its process any more
+    std::vector<std::string> pinned;               // artifacts, until it is over
     rpc::EventLoop::TimerId end_timer = 0;
     std::vector<JobLogs::Ack> held;  // of stdout, until more of it is on the disk
     bool syncing[4] = {};            // a sync of that stream is under way or queued
@@ -148,6 +153,7 @@ class Master final : public rpc::ServerHandler {
   JobEntry& Job(JobId job);
   void PinArtifacts(JobId job);  // until it has finished
   std::string JobFolder(JobId job) const;
+  std::string MetricsPath(JobId job) const { return JobFolder(job) + "/metrics"; }
   void RemoveOldFolders();
   void CheckEnded(JobId job);
   void EndLogs(JobId id, JobEntry& job);
@@ -160,6 +166,7 @@ class Master final : public rpc::ServerHandler {
   void OnHeartbeat(Session& session, const wire::Heartbeat& beat);
   void OnRegister(rpc::ConnectionId id, const wire::Register& message);
   void OnExecutorMessage(Session& session, const wire::FromExecutorPayload& message);
+  Status OnGangMetrics(const Session& session, JobId job, const wire::GangMetrics& message);
   void OnExecutorExited(Session& session, const wire::ExecutorExited& message);
   void OnOutput(Session& session, const wire::Output& message);
   void OnOutputFailed(ExecutorId executor, const Status& status);
@@ -179,6 +186,7 @@ class Master final : public rpc::ServerHandler {
   void OnPutArtifact(rpc::ConnectionId id, std::uint64_t request, const wire::PutArtifact& body);
   void OnSubmitJob(rpc::ConnectionId id, std::uint64_t request, const wire::SubmitJob& body);
   void OnJobQuery(rpc::ConnectionId id, std::uint64_t request, const wire::JobQuery& body);
+  void OnMetricsQuery(rpc::ConnectionId id, std::uint64_t request, const wire::MetricsQuery& body);
   void OnReadLog(rpc::ConnectionId id, std::uint64_t request, const wire::ReadLog& body);
   void OnListJobs(rpc::ConnectionId id, std::uint64_t request, std::uint32_t limit);
   void OnListWorkers(rpc::ConnectionId id, std::uint64_t request);
@@ -217,6 +225,7 @@ class Master final : public rpc::ServerHandler {
   std::map<JobId, std::vector<JobWaiter>> job_waiters_;
   std::map<JobId, std::vector<LogWaiter>> log_waiters_;
   std::map<std::string, Bucket> buckets_;  // by principal
+  storage::LocalFileSystem files_;         // of metrics
 
   // Last, so that they stop first: their threads use what is above.
   std::unique_ptr<Committer> committer_;

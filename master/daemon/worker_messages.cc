@@ -1,4 +1,5 @@
 // What workers say, and the orders to them. Nothing here is believed about another worker's executors or another registration.
+#include <chrono>
 #include <utility>
 
 #include <glog/logging.h>
@@ -189,6 +190,7 @@ void Master::OnExecutorMessage(Session& session, const wire::FromExecutorPayload
       event = *std::move(read);
     else
       status = read.status();
+    if (inner.has_gang_metrics()) status = OnGangMetrics(session, it->second.job, inner.gang_metrics());
   }
   if (!status.ok()) {
     // Untrusted: the executor is stopped, which fails its tasks; nothing it says later counts.
@@ -197,6 +199,39 @@ void Master::OnExecutorMessage(Session& session, const wire::FromExecutorPayload
     return;
   }
   if (event) Step(*event);
+}
+
+// They decide nothing, so the core does not hear of them, and a disk that does not take them stops no job.
+Status Master::OnGangMetrics(const Session& session, JobId id, const wire::GangMetrics& message) {
+  ASSIGN_OR_RETURN(storage::Metrics metrics, storage::DecodeMetrics(message.metrics()));
+  const TaskAttempt rank = dag::FromWire(message.id());
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const std::int64_t now_us = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+  for (storage::MetricSeries& series : metrics.series) {
+    series.gang = rank.stage.value;
+    series.rank = rank.task;
+    series.machine = session.name;
+    for (storage::MetricPoint& point : series.points) point.time_us = now_us;
+  }
+  for (storage::MetricNotice& notice : metrics.notices) {
+    notice.gang = rank.stage.value;
+    notice.time_us = now_us;
+    Carry(scheduler::LogEvent{id, "gang_notice", storage::EventOf(notice, rpc::EventLoop::NowMs())});
+  }
+  JobEntry& job = Job(id);
+  Status status;
+  if (job.metrics == nullptr) {
+    auto file = storage::MetricFile::Open(files_, MetricsPath(id));
+    if (file.ok())
+      job.metrics = *std::move(file);
+    else
+      status = file.status();
+  }
+  if (job.metrics != nullptr) status = job.metrics->Add(metrics);
+  if (!status.ok()) {
+    LOG_EVERY_N(ERROR, 100) << "metrics of " << JobName(id) << ": " << status.ToString();
+  }
+  return {};
 }
 
 void Master::OnExecutorExited(Session& session, const wire::ExecutorExited& message) {

@@ -328,7 +328,7 @@ class FakeWorker {
         }
         ++executors_started;
         wire::FromExecutor hello;
-        hello.mutable_hello()->set_protocol(2);
+        hello.mutable_hello()->set_protocol(3);
         Say(executor, hello);
         const auto own = main_.before_by_argument.find(spec_argument());
         Print(executor, own == main_.before_by_argument.end() ? main_.before : own->second);

@@ -76,7 +76,7 @@ int ExecutorMain(int argc, char** argv) {
     ::pause();
   }
   wire::FromExecutor hello;
-  hello.mutable_hello()->set_protocol(mode == "old" ? 1 : 2);
+  hello.mutable_hello()->set_protocol(mode == "old" ? 1 : 3);
   hello.mutable_hello()->set_pid(static_cast<std::uint32_t>(::getpid()));
   send(hello);
   auto frame = channel.Receive(-1);

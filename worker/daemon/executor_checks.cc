@@ -2,13 +2,15 @@
 
 #include "dag/wire/wire.h"
 #include "proto/executor.pb.h"
+#include "storage/metrics.h"
 #include "worker/blocks/segment_format.h"
 
 namespace ropewalk::worker {
 namespace {
 
-constexpr std::uint32_t kProtocol = 2;  // 2: an executor owes a word every second
+constexpr std::uint32_t kProtocol = 3;  // 2: an executor owes a word every second; 3: ranks tell what they measure
 constexpr std::size_t kLineBytesMax = 200;
+constexpr std::uint32_t kMetricsPerBeat = 4;  // of one rank; it says them once a second, and before its end
 constexpr std::size_t kExchangeBytesMax = 64 << 10;
 
 Status Wrong(std::string why) {
@@ -37,6 +39,7 @@ Result<ExecutorChecks::Verdict> ExecutorChecks::OnMessage(const std::string& pay
     *verify = at->second;
     progress_.erase(at->first);
     ranks_.erase(at->first);
+    metrics_said_.erase(at->first);
     tasks_.erase(at);
     return true;
   };
@@ -75,6 +78,11 @@ Result<ExecutorChecks::Verdict> ExecutorChecks::OnMessage(const std::string& pay
       if (rank == ranks_.end() || message.progress().reached() <= rank->second) return Verdict::kDrop;
       rank->second = message.progress().reached();
       return Verdict::kForward;
+    }
+    case wire::FromExecutor::kGangMetrics: {
+      const TaskAttempt id = dag::FromWire(message.gang_metrics().id());
+      if (message.gang_metrics().metrics().size() > storage::kMetricsSaidMax) return Wrong("more metrics than a rank may say at once");
+      return ranks_.contains(id) && ++metrics_said_[id] <= kMetricsPerBeat ? Verdict::kForward : Verdict::kDrop;
     }
     case wire::FromExecutor::kGangExchange:
       if (message.gang_exchange().value().size() > kExchangeBytesMax) return Wrong("an exchange that is larger than they may be");

@@ -35,8 +35,12 @@ class ExecutorChecks {
     std::string line;
     std::uint64_t reached = 0;
   };
-  // What running tasks have said of themselves since the last call.
-  std::map<TaskAttempt, Progress> TakeProgress() { return std::exchange(progress_, {}); }
+  // What running tasks have said of themselves since the last call: for a heartbeat, until which ranks may say a little more of what they
+  // measure.
+  std::map<TaskAttempt, Progress> TakeProgress() {
+    metrics_said_.clear();
+    return std::exchange(progress_, {});
+  }
 
   // The executor is gone: frees what its unfinished attempts left.
   void FreeLeftovers();
@@ -51,8 +55,9 @@ class ExecutorChecks {
   blocks::BlockStore* const store_;
   bool welcomed_ = false, main_returned_ = false;
   std::uint64_t last_action_ = 0;
-  std::map<TaskAttempt, bool> tasks_;           // ordered, not ended -> is it a verifying run
-  std::map<TaskAttempt, std::uint64_t> ranks_;  // those of them that are ranks of gangs -> what they have reached
+  std::map<TaskAttempt, bool> tasks_;                  // ordered, not ended -> is it a verifying run
+  std::map<TaskAttempt, std::uint64_t> ranks_;         // those of them that are ranks of gangs -> what they have reached
+  std::map<TaskAttempt, std::uint32_t> metrics_said_;  // by ranks, how often since the last heartbeat
   std::map<TaskAttempt, Progress> progress_;
 };
 
