@@ -205,7 +205,7 @@ class Parser {
             ->type_name("SECONDS");
       }
     }
-    CLI::App* metrics = Verb(jobs, "metrics", "what the ranks of a job's gangs have measured, step by step");
+    CLI::App* metrics = Verb(jobs, "metrics", "what the ranks of a job's trainings have measured, step by step");
     Client(metrics);
     metrics->add_option("JOB", out_->job_name, "j-713, or the file of a job that ran here (ROPEWALK_METRICS)")->required();
     metrics->add_option("--points", out_->points, "of each series at most (20; as JSON all that are kept)")

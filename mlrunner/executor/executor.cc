@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <set>
 
@@ -504,7 +505,11 @@ class Compiler {
       RETURN_IF_ERROR(CheckPlan(lives, plan));
       char* memory = nullptr;
       if (!registered) {
-        to_.arena = ProcessPages().Take(std::max<std::size_t>(plan.bytes, 64));
+        try {
+          to_.arena = ProcessPages().Take(std::max<std::size_t>(plan.bytes, 64));
+        } catch (const std::bad_alloc&) {
+          return OutOfMemory(plan.bytes);
+        }
         memory = to_.arena.data();
       } else if (plan.bytes > 0) {
         ASSIGN_OR_RETURN(memory, to_.options.registered_memory(plan.bytes));
@@ -512,6 +517,24 @@ class Compiler {
       for (std::size_t i = 0; i < which.size(); ++i) to_.places[which[i]] = memory + plan.offsets[i];
     }
     return {};
+  }
+
+  // What takes the most of an arena of `bytes` that there is no memory for.
+  Status OutOfMemory(std::size_t bytes) const {
+    constexpr std::size_t kNamed = 3;
+    std::vector<std::pair<std::size_t, std::string>> largest;
+    std::set<int> known;
+    for (const auto& [key, index] : buffer_)
+      if (known.insert(index).second)
+        largest.emplace_back(to_.buffers[static_cast<std::size_t>(index)].life.bytes, graph_.Describe(key.first));
+    std::stable_sort(largest.begin(), largest.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::string names;
+    for (std::size_t i = 0; i < std::min(kNamed, largest.size()); ++i)
+      names += fmt::format("{}{} of {} bytes", i == 0 ? "" : ", ", largest[i].second, largest[i].first);
+    return Status(Code::kResourceExhausted, "RUN10", fmt::format("no memory for the {} bytes that a run needs for its values", bytes),
+                  fmt::format("{} of them are alive at once, this process has {} already; the largest: {}", to_.bound,
+                              ProcessPages().used_bytes(), names),
+                  "a smaller batch, or more micro-batches");
   }
 
   Place PlaceOf(Key key) const {

@@ -1,6 +1,7 @@
 #include "mlrunner/train/batches.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <new>
 #include <string>
@@ -95,10 +96,12 @@ void Batches::Work() {
 }
 
 void Batches::Make(std::int64_t number, StepBatch* batch) {
+  const auto begun = std::chrono::steady_clock::now();
   const std::int64_t offset = first_offset_ + (number - first_) * options_.batch;
   batch->count = std::min(options_.batch, options_.samples - offset);
   batch->behind = {at_.epoch, offset + batch->count};
   batch->status = Fill(order_.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(batch->count)), batch);
+  batch->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 
 Status Batches::Fill(std::span<const std::int64_t> ids, StepBatch* batch) {

@@ -40,7 +40,8 @@ struct StepBatch {
   Share share;              // this rank's part of it
   std::vector<Share> cuts;  // of the share, one for each micro-batch
   std::vector<BatchTensors> tensors;
-  Status status;  // what went wrong as it was made
+  double seconds = 0;  // that it took to be made, whoever waited for it meanwhile
+  Status status;       // what went wrong as it was made
 };
 
 class Batches {

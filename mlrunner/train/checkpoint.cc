@@ -6,10 +6,13 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/bytes.h"
+#include "base/escape.h"
 #include "mlrunner/train/checkpoint_index.h"
 #include "mlrunner/train/checkpoint_names.h"
 #include "mlrunner/train/checkpoint_reader.h"
@@ -36,6 +39,10 @@ std::map<std::string, std::string> MetadataOf(const Checkpoint& checkpoint) {
   if (checkpoint.best_step >= 0) {
     metadata["best_step"] = std::to_string(checkpoint.best_step);
     metadata["best_loss"] = fmt::format("{}", checkpoint.best_loss);
+  }
+  if (!checkpoint.losses.empty()) {
+    const std::span<const double> all(checkpoint.losses), kept = all.last(std::min(all.size(), kKeptLossesMax));
+    metadata["losses"] = HexString(AsView(std::as_bytes(kept)));
   }
   return metadata;
 }

@@ -39,7 +39,11 @@ struct Checkpoint {
   double loss = std::numeric_limits<double>::quiet_NaN();  // of the last step
   std::int64_t best_step = -1;                             // after which the held-out loss was smallest so far; -1: nothing was evaluated
   double best_loss = std::numeric_limits<double>::quiet_NaN();  // then
+  // Of the last of these steps, kKeptLossesMax at most; empty where the training keeps none (TrainHooks::losses).
+  std::vector<double> losses;
 };
+
+inline constexpr std::size_t kKeptLossesMax = 64 * 1024;
 
 struct CheckpointWriter {
   std::uint64_t run = 0;      // which training: the same in all formings of its gang, and no other's; 0: not known

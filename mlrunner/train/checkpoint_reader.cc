@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
@@ -39,6 +40,19 @@ Status NumberIfThere(const Metadata& metadata, const char* key, const std::strin
   return {};
 }
 
+// As their bytes in hexadecimal digits: the losses of a resumed training are the same bits.
+Status LossesIfThere(const Metadata& metadata, const std::string& path, std::int64_t steps, std::vector<double>* losses) {
+  const auto found = metadata.find("losses");
+  if (found == metadata.end()) return {};
+  std::string bytes;
+  if (!ParseHex(found->second, &bytes) || bytes.size() % sizeof(double) != 0 ||
+      bytes.size() / sizeof(double) > std::min(static_cast<std::uint64_t>(std::max<std::int64_t>(0, steps)), kKeptLossesMax))
+    return DamagedTensorFile(path, "its header gives no losses of its steps");
+  losses->resize(bytes.size() / sizeof(double));
+  if (!bytes.empty()) std::memcpy(losses->data(), bytes.data(), bytes.size());
+  return {};
+}
+
 Result<Checkpoint> AboutIn(const Metadata& metadata, const std::string& path) {
   Checkpoint about;
   ASSIGN_OR_RETURN(about.step, NumberIn<std::int64_t>(metadata, "step", path));
@@ -52,6 +66,7 @@ Result<Checkpoint> AboutIn(const Metadata& metadata, const std::string& path) {
   RETURN_IF_ERROR(NumberIfThere(metadata, "loss", path, &about.loss));
   RETURN_IF_ERROR(NumberIfThere(metadata, "best_step", path, &about.best_step));
   RETURN_IF_ERROR(NumberIfThere(metadata, "best_loss", path, &about.best_loss));
+  RETURN_IF_ERROR(LossesIfThere(metadata, path, about.step, &about.losses));
   if (about.step < 0 || about.position.epoch < 0 || about.position.offset < 0)
     return DamagedTensorFile(path, "its header gives a place before the beginning");
   return about;

@@ -272,6 +272,10 @@ Result<TrainJob> ReadJob(const Config& config, bool on_dataset) {
   if (job.patience > 0 && job.evaluate_every == 0)
     return Bad(config, "train.patience", "nothing is evaluated on the way", "train.evaluate_every = 500");
   RETURN_IF_ERROR(Choose(config, "train.nan", kNanPolicies, &job.nan));
+  RETURN_IF_ERROR(Within(config, "train.straggler_ratio", 0, 1e6, &job.straggler_ratio));
+  if (job.straggler_ratio > 0 && job.straggler_ratio <= 1)
+    return Bad(config, "train.straggler_ratio", "a rank that is as fast as its peers is no straggler: more than 1; or 0 for none");
+  RETURN_IF_ERROR(Within(config, "train.straggler_steps", 2, 1'000'000, &job.straggler_steps));
   job.anatomy = config.Switch("train.anatomy");
   job.metrics = config.Text("train.metrics");
   job.tensorboard = config.Text("train.tensorboard");
@@ -319,6 +323,9 @@ std::vector<ConfigKey> TrainKeys() {
       {"train.evaluate_every", kNumber, "0", "steps between evaluations on the held-out samples; 0: at the end only"},
       {"train.patience", kNumber, "0", "evaluations without a smaller loss, after which it ends; 0: any"},
       {"train.nan", kText, "stop", "a step whose loss or gradients are no numbers: stop; or skip it and count"},
+      {"train.straggler_ratio", kDecimal, "1.5",
+       "to its peers' time of a step, waiting in sums not counted: such a rank is named; 0: none"},
+      {"train.straggler_steps", kNumber, "50", "steps that are looked at together for that"},
       {"train.anatomy", kSwitch, "false", "say where the steps' time went, and MFU, of each rank"},
       {"train.metrics", kText, "", "a file that gets a line of JSON for each step and evaluation"},
       {"train.tensorboard", kText, "", "a folder that gets event files for TensorBoard"},
@@ -432,6 +439,8 @@ std::vector<std::string> AsSettings(const TrainJob& job) {
   add("train.evaluate_every", job.evaluate_every);
   add("train.patience", job.patience);
   add("train.nan", kNanPolicies[job.nan == NanPolicy::kSkip ? 1 : 0].name);
+  add("train.straggler_ratio", job.straggler_ratio);
+  add("train.straggler_steps", job.straggler_steps);
   add("train.anatomy", job.anatomy);
   add("train.metrics", job.metrics);
   add("train.tensorboard", job.tensorboard);

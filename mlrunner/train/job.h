@@ -93,12 +93,14 @@ struct TrainJob {
   std::int64_t evaluate_every = 0;  // steps; 0: at the end only
   std::int64_t patience = 0;        // evaluations without a smaller held-out loss, after which the training ends; 0: any
   NanPolicy nan = NanPolicy::kStop;
-  bool anatomy = false;     // where the steps' time goes and MFU, of each rank (train/anatomy.h)
-  std::string metrics;      // a file of JSON lines (train/metrics.h); empty: none
-  std::string tensorboard;  // a folder for event files; empty: none
-  std::string trace;        // a file for the trace of one step; empty: none
-  std::string frozen;       // patterns of names, "encoder.*, *.bias": these parameters stay as they begin; empty: all are trained
-  std::string export_to;    // FILE.onnx or FILE.safetensors, which holds what was trained; empty: none is written
+  double straggler_ratio = 1.5;       // a rank whose own part of a step takes so many times its peers' is named; 0: none
+  std::int64_t straggler_steps = 50;  // that are looked at together (train/stragglers.h)
+  bool anatomy = false;               // where the steps' time goes and MFU, of each rank (train/anatomy.h)
+  std::string metrics;                // a file of JSON lines (train/metrics.h); empty: none
+  std::string tensorboard;            // a folder for event files; empty: none
+  std::string trace;                  // a file for the trace of one step; empty: none
+  std::string frozen;                 // patterns of names, "encoder.*, *.bias": these parameters stay as they begin; empty: all are trained
+  std::string export_to;              // FILE.onnx or FILE.safetensors, which holds what was trained; empty: none is written
 };
 
 // All keys with their defaults.

@@ -95,4 +95,9 @@ Status Metrics::AddSkipped(std::int64_t step, const std::string& why) {
   return Line(fmt::format("{{\"step\":{},\"skipped\":{}}}\n", step, JsonString(why)));
 }
 
+Status Metrics::AddStraggler(std::int64_t step, const Straggler& straggler, const std::string& machine) {
+  return Line(fmt::format("{{\"step\":{},\"straggler\":{{\"rank\":{},\"machine\":{},\"ratio\":{}}}}}\n", step, straggler.rank,
+                          JsonString(machine), Number(straggler.ratio)));
+}
+
 }  // namespace ropewalk::mlrunner

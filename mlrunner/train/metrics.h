@@ -3,6 +3,7 @@
 //   {"step":12,"epoch":0,"loss":0.61,"learning_rate":0.05,"gradient_norm":1.2,"samples_per_s":36115,"seconds":{"all":...,"data":...}}
 //   {"step":500,"held_out_loss":0.42,"held_out_accuracy":0.87,"is_best":true}
 //   {"step":731,"skipped":"the loss is nan"}
+//   {"step":800,"straggler":{"rank":2,"machine":"w2","ratio":2.1}}
 //
 // "step" counts the steps that were made, this one included. What is no number is null. Files that are there grow: a training that goes on
 // from a checkpoint says some steps twice, and the last line of a step is the one that counts.
@@ -21,6 +22,7 @@
 #include "base/status.h"
 #include "mlrunner/train/anatomy.h"
 #include "mlrunner/train/event_file.h"
+#include "mlrunner/train/stragglers.h"
 
 namespace ropewalk::mlrunner {
 
@@ -30,7 +32,8 @@ struct StepFigures {
   double gradient_norm = 0;                            // of all gradients, before they are clipped
   double samples_per_s = 0;                            // of this step, of all ranks
   std::vector<std::pair<std::string, double>> more{};  // what the model's family counts, by name
-  StepSeconds seconds;                                 // of rank 0
+  double batch_seconds = 0;                            // to make this rank's batch, perhaps while an earlier step computed
+  StepSeconds seconds;                                 // of this rank
 };
 
 struct Evaluation {
@@ -53,6 +56,7 @@ class Metrics {
   Status Add(const StepFigures& figures);
   Status Add(const Evaluation& evaluation);
   Status AddSkipped(std::int64_t step, const std::string& why);
+  Status AddStraggler(std::int64_t step, const Straggler& straggler, const std::string& machine);
   Status Flush();
 
  private:

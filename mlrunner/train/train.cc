@@ -37,6 +37,7 @@ std::string Encode(const Trained& trained) {
     writer.Fixed(static_cast<std::uint64_t>(list.size()));
     for (auto number : list) writer.Fixed(number);
   };
+  writer.Fixed(trained.losses_from);
   numbers(trained.losses);
   writer.Fixed(static_cast<std::uint64_t>(trained.parameters.size()));
   for (const auto& [name, parameter] : trained.parameters) {
@@ -54,6 +55,7 @@ Result<Trained> Decode(const std::string& bytes) {
   auto numbers = [&]<class T>(std::vector<T>* list) {
     for (auto left = reader.Fixed<std::uint64_t>(); left > 0 && reader.ok(); --left) list->push_back(reader.Fixed<T>());
   };
+  trained.losses_from = reader.Fixed<std::int64_t>();
   numbers(&trained.losses);
   for (auto left = reader.Fixed<std::uint64_t>(); left > 0 && reader.ok(); --left) {
     TrainedParameter& parameter = trained.parameters[std::string(reader.Sized())];
@@ -114,7 +116,7 @@ Result<std::string> RunRank(dag::GangContext& gang, dag::TaskContext& task, cons
   hooks.load = [&] { return Survey(task, inputs, options); };
   hooks.result_words_max = static_cast<std::int64_t>(task.settings->collect_bytes_max / sizeof(double));  // as Encode writes them
   if (gang.rank() == 0) {
-    hooks.on_step = [&](std::int64_t, double loss) { trained.losses.push_back(loss); };
+    hooks.losses = &trained.losses;
     hooks.on_parameter = [&](const std::string& name, const Tensor& tensor) {
       trained.parameters[name] = {tensor.dims, ToRef(tensor).data};
     };
@@ -122,6 +124,7 @@ Result<std::string> RunRank(dag::GangContext& gang, dag::TaskContext& task, cons
   ASSIGN_OR_RETURN(std::string summary, TrainRank(gang, job, hooks));
   if (gang.rank() != 0) return std::string();
   ASSIGN_OR_RETURN(trained.summary, DecodeTrainSummary(summary));
+  trained.losses_from = trained.summary.steps - static_cast<std::int64_t>(trained.losses.size());
   return Encode(trained);
 }
 

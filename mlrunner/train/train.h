@@ -47,8 +47,11 @@ struct TrainedParameter {
 };
 
 struct Trained {
-  TrainSummary summary;                                // held_out_* are 0 where nothing was held out
-  std::vector<double> losses;                          // of each step, from step max(0, summary.resumed_from) on
+  TrainSummary summary;  // held_out_* are 0 where nothing was held out
+  // Of each step from `losses_from` on: 0 unless it went on from a checkpoint, which holds the losses of the 65,536 steps before it; where
+  // `ropewalk train` or an older version wrote that, it holds none.
+  std::vector<double> losses;
+  std::int64_t losses_from = 0;
   std::map<std::string, TrainedParameter> parameters;  // of an MLP: "layer0/linear/w" (in, out), "layer0/linear/b", ... "out/w", "out/b"
 };
 

@@ -31,6 +31,9 @@ namespace ropewalk::mlrunner {
 struct TrainHooks {
   std::function<Result<DataSet>()> load;                        // instead of what the job's [data] names; held_out may be null
   std::function<void(std::int64_t step, double loss)> on_step;  // after each, on the rank's thread
+  // Rank 0: gets the loss of each step; of a training that goes on from a checkpoint first those of the steps before it, as far as it has
+  // them (Checkpoint::losses). Null: checkpoints hold none.
+  std::vector<double>* losses = nullptr;
   // Rank 0, before the first step: the checkpoint at `path`, of so many steps, is gone on from.
   std::function<void(std::int64_t step, const std::string& path)> on_resumed;
   std::function<void(const std::string& name, Tensor)> on_parameter;  // rank 0: each one, when all steps are made

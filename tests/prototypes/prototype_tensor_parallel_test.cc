@@ -12,7 +12,20 @@ constexpr int kWidth = 12, kHidden = 24, kBlocks = 2, kSteps = 40, kRows = 16;
 // What a control leaves out.
 struct Sums {
   bool forward = true, backward = true;
+  bool of_squares = true;  // of the norm: a rank holds slices of some parameters only
 };
+
+// The norm of all gradients: squares of what is cut are summed over the ranks, those of what every rank holds count once.
+Value NormOf(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients, StateId channel, bool sums) {
+  auto guard = b.With(UpdateScope(b, parameters[0]));
+  Value cut, whole;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    Value& sum = b.graph().state(parameters[i].state).sharding.IsReplicated() ? whole : cut;
+    const Value squares = ReduceSum(Square(gradients[i]));
+    sum = sum.valid() ? sum + squares : squares;
+  }
+  return Sqrt(whole + (sums ? AllReduce(cut, channel, "tensor") : cut));
+}
 
 Graph Model(int ranks, Dtype dtype, Sums sums = {}) {
   Builder b;
@@ -39,10 +52,13 @@ Graph Model(int ranks, Dtype dtype, Sums sums = {}) {
     auto guard = b.Module("block" + std::to_string(block), block);
     Value up = Gelu(MatMul(f(h), parameter("column/w", {kWidth, kHidden}, .3, columns)) + parameter("column/b", {kHidden}, .1, vector));
     h = h + g(MatMul(up, parameter("row/w", {kHidden, kWidth}, .3, rows))) + parameter("row/b", {kWidth}, .1);
+    h = Dropout(h, .1);  // of what all ranks hold alike: it has to stay so
   }
   Value loss = Mean(CrossEntropy(MatMul(h, parameter("out/w", {kWidth, 4}, .4)), labels));
   b.Output("loss", loss);
-  ApplyAdamW(b, parameters, Grad(loss, {parameters.begin(), parameters.end()}), .01);
+  const std::vector<Gradient> gradients = Grad(loss, {parameters.begin(), parameters.end()});
+  b.Output("norm", NormOf(b, parameters, gradients, channel, ranks > 1 && sums.of_squares));
+  ApplyAdamW(b, parameters, gradients, .01);
   auto graph = b.Finish();
   EXPECT_TRUE(graph.ok()) << graph.status().ToString();
   return RemoveDeadCode(MergeEqual(Simplify(*graph)));
@@ -50,21 +66,27 @@ Graph Model(int ranks, Dtype dtype, Sums sums = {}) {
 
 struct Trained {
   StateStore states;
-  std::vector<double> losses;
+  std::vector<double> losses, norms;
 };
 
 Status Train(const Graph& graph, Dtype dtype, std::int32_t rank, const KernelTable& kernels, Trained* trained) {
   ASSIGN_OR_RETURN(auto executable, Compile(graph, {kRows}, DefaultProgram(graph), kernels));
   for (int step = 0; step < kSteps; ++step) {
-    ASSIGN_OR_RETURN(double loss, Step(*executable, MakeBatch(step, kRows, dtype), trained->states, rank));
-    trained->losses.push_back(loss);
+    const Batch batch = MakeBatch(step, kRows, dtype);
+    RunInputs inputs;
+    inputs.micro_batches[0] = {&batch.x, &batch.labels};
+    inputs.run.rank = rank;
+    inputs.run.step = static_cast<std::uint64_t>(step);
+    ASSIGN_OR_RETURN(const RunOutputs outputs, executable->Run(inputs, trained->states));
+    trained->losses.push_back(Scalar(outputs.outputs[0][0]));
+    trained->norms.push_back(Scalar(outputs.outputs[0][1]));
   }
   return {};
 }
 
 // Trains on `ranks` ranks; rank r's parameters are compared with their slices of the dense model's.
 struct Compared {
-  double loss = 0, loss_of_ten = 0, parameters = 0;  // the largest differences; loss_of_ten: of the first ten steps
+  double loss = 0, loss_of_ten = 0, parameters = 0, norm = 0;  // the largest differences; loss_of_ten: of the first ten steps
 };
 Compared CompareWithDense(int ranks, Dtype dtype, Sums sums = {}) {
   Trained dense;
@@ -82,6 +104,7 @@ Compared CompareWithDense(int ranks, Dtype dtype, Sums sums = {}) {
   for (int rank = 0; rank < ranks && status.ok(); ++rank) {
     for (int step = 0; step < kSteps; ++step) {
       worst.loss = std::max(worst.loss, std::fabs(cut[rank].losses[step] - dense.losses[step]) / dense.losses[step]);
+      worst.norm = std::max(worst.norm, std::fabs(cut[rank].norms[step] - dense.norms[step]) / dense.norms[step]);
       if (step == 9) worst.loss_of_ten = worst.loss;
     }
     for (const StateInfo& state : graph.states) {
@@ -108,6 +131,7 @@ TEST(TensorParallel, EqualsTheDenseModel) {
     Compared f64 = CompareWithDense(ranks, Dtype::kF64);
     EXPECT_LT(f64.loss, 1e-9);
     EXPECT_LT(f64.parameters, 1e-9);
+    EXPECT_LT(f64.norm, 1e-9);
   }
   Compared f32 = CompareWithDense(2, Dtype::kF32);
   EXPECT_LT(f32.loss_of_ten, 1e-5);
@@ -118,7 +142,7 @@ TEST(TensorParallel, OneSumEachWayForABlockAndSlicesOfTheMoments) {
   Graph graph = Model(2, Dtype::kF32);
   int sums[2] = {0, 0};
   for (const Op& op : graph.ops) {
-    if (op.def == &kAllReduce) ++sums[op.provenance.phase == Phase::kBackward];
+    if (op.def == &kAllReduce && op.provenance.phase != Phase::kUpdate) ++sums[op.provenance.phase == Phase::kBackward];
   }
   EXPECT_EQ(sums[0], kBlocks);
   EXPECT_EQ(sums[1], kBlocks);
@@ -133,6 +157,40 @@ TEST(TensorParallel, OneSumEachWayForABlockAndSlicesOfTheMoments) {
 TEST(TensorParallel, WithoutASumItIsAnotherModel) {
   EXPECT_GT(CompareWithDense(2, Dtype::kF64, {.forward = false}).loss, 1e-2);
   EXPECT_GT(CompareWithDense(2, Dtype::kF64, {.backward = false}).parameters, 1e-2);
+  const Compared norm = CompareWithDense(4, Dtype::kF64, {.of_squares = false});
+  EXPECT_GT(norm.norm, 1e-2);
+  EXPECT_LT(norm.parameters, 1e-9) << "only the norm was spoilt";
+}
+
+// What dropout leaves of a tensor of ones, on a rank whose first sample is number `first`.
+std::vector<double> MaskOf(std::int32_t rank, std::int64_t first, std::uint64_t step = 3) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF32, {b.NewSymbol("B", 1, 64), 50});
+  b.Output("y", Dropout(x, .5));
+  auto graph = b.Finish();
+  EXPECT_TRUE(graph.ok()) << graph.status().ToString();
+  auto executable = Compile(*graph, {8}, DefaultProgram(*graph), CpuKernels());
+  EXPECT_TRUE(executable.ok()) << executable.status().ToString();
+  const Tensor ones = ToTensor(Dtype::kF32, {{8, 50}, std::vector<double>(400, 1)});
+  RunInputs inputs;
+  inputs.micro_batches[0] = {&ones};
+  inputs.run = {.seed = 9, .step = step, .sample_offset = first};
+  inputs.run.rank = rank;
+  StateStore none;
+  auto outputs = (*executable)->Run(inputs, none);
+  EXPECT_TRUE(outputs.ok()) << outputs.status().ToString();
+  return ToRef(outputs->outputs[0][0]).data;
+}
+
+// Ranks of a tensor-parallel group have the same samples, ranks of a data-parallel one others.
+TEST(TensorParallel, DropoutAgreesWhereSamplesAreTheSameAndDiffersWhereTheyAreNot) {
+  const std::vector<double> mask = MaskOf(0, 16);
+  EXPECT_EQ(MaskOf(1, 16), mask) << "a rank of the same tensor-parallel group";
+  EXPECT_NE(MaskOf(1, 24), mask) << "a rank of the same data-parallel group";
+  EXPECT_NE(MaskOf(0, 16, 4), mask) << "another step";
+  // Sample 20 has its mask wherever it lies.
+  const std::vector<double> moved = MaskOf(3, 20);
+  EXPECT_TRUE(std::equal(mask.begin() + 4 * 50, mask.begin() + 5 * 50, moved.begin()));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <limits>
 #include <set>
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -105,6 +106,27 @@ TEST(Checkpoint, RoundTripAndRotation) {
   without.loss = std::numeric_limits<double>::quiet_NaN();
   ASSERT_TRUE(Save(files, path, without, 100000, 2).ok());
   ExpectEqual(Newest(path), without);
+}
+
+// Bit by bit, what is no number too; of very many the newest.
+TEST(Checkpoint, KeepsTheLossesOfItsSteps) {
+  testing::TempFolder folder;
+  LocalFileSystem files;
+  Checkpoint checkpoint = Make(70'000);
+  ASSERT_TRUE(Save(files, folder.path(), checkpoint, -1).ok());
+  EXPECT_TRUE(Newest(folder.path()).losses.empty());
+  for (int step = 0; step < 70'000; ++step) checkpoint.losses.push_back(1.0 / (step + 3));
+  checkpoint.losses.back() = std::numeric_limits<double>::quiet_NaN();
+  ASSERT_TRUE(Save(files, folder.path(), checkpoint, 70'000).ok());
+  const std::vector<double> kept = Newest(folder.path()).losses;
+  ASSERT_EQ(kept.size(), kKeptLossesMax);
+  const std::span<const double> last = std::span<const double>(checkpoint.losses).last(kKeptLossesMax);
+  EXPECT_EQ(std::memcmp(kept.data(), last.data(), last.size_bytes()), 0);
+  // More than it has made steps is no checkpoint.
+  checkpoint = Make(2);
+  checkpoint.losses = {1, 2, 3};
+  ASSERT_TRUE(Save(files, folder.path() + "/short", checkpoint, -1).ok());
+  EXPECT_EQ(LoadCheckpoint(files, CheckpointPath(folder.path() + "/short", 2)).status().tag(), "CKPT02");
 }
 
 // A training that begins anew in the folder of a longer one: what it writes stays, and what it has disowned is neither looked for nor lost.

@@ -215,6 +215,27 @@ TEST_F(TrainOnData, ARelativeCheckpointFolderIsThatOfTheSubmitFolder) {
   fs::remove_all(dir_.string() + "_moved");
 }
 
+// Who looks at a training that was interrupted sees all of it.
+TEST_F(TrainOnData, TheLossesOfAResumedTrainingAreThoseOfOneThatNeverStopped) {
+  dag::Session job = Start();
+  auto samples = job.FromVector(Corners(250), {.partitions = 2});
+  TrainJob config = Config(2);
+  const Trained undisturbed = Train(samples, config);
+  ASSERT_EQ(undisturbed.losses.size(), 33u);
+  EXPECT_EQ(undisturbed.losses_from, 0);
+  config.checkpoint.folder = "kept";
+  config.epochs = 1;
+  EXPECT_EQ(Train(samples, config).losses.size(), 11u);
+  config.epochs = 3;
+  const Trained resumed = Train(samples, config);
+  EXPECT_EQ(resumed.summary.resumed_from, 11);
+  EXPECT_EQ(resumed.losses_from, 0);
+  EXPECT_EQ(resumed.losses, undisturbed.losses);
+  const Trained again = Train(samples, config);  // no step is left to make
+  EXPECT_EQ(again.summary.resumed_from, 33);
+  EXPECT_EQ(again.losses, undisturbed.losses);
+}
+
 // Main would get what was learnt from other samples.
 TEST_F(TrainOnData, TheCheckpointOfOtherSamplesIsRefused) {
   TrainJob config = Config(2);

@@ -18,6 +18,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -123,6 +124,9 @@ class Hall {
   std::vector<std::uint64_t> done_;
 };
 
+// By series: the figures of each call, by name.
+using Measured = std::map<std::string, std::vector<std::map<std::string, double>>>;
+
 class ThreadGang final : public dag::GangContext {
  public:
   ThreadGang(std::int32_t rank, std::int32_t ranks, std::uint32_t epoch, Hall* hall, std::string machine)
@@ -137,8 +141,16 @@ class ThreadGang final : public dag::GangContext {
   void Report(std::string line) override { lines.push_back(std::move(line)); }
   void Reached(std::uint64_t milestone) override { milestones.push_back(milestone); }
 
+  void Measure(std::string_view series, std::uint64_t, std::span<const dag::GangFigure> figures) override {
+    std::map<std::string, double>& kept = measured[std::string(series)].emplace_back();
+    for (const dag::GangFigure& figure : figures) kept[std::string(figure.name)] = figure.value;
+  }
+  void Notice(dag::GangNotice notice) override { notices.push_back(std::move(notice)); }
+
   std::vector<std::string> lines;
   std::vector<std::uint64_t> milestones;
+  Measured measured;
+  std::vector<dag::GangNotice> notices;
   std::function<void(const Status&)> on_lost;  // what the program gave, as of now
 
  private:
@@ -232,6 +244,8 @@ struct RankResult {
   std::vector<std::string> lines;
   std::vector<std::string> resumed;  // what TrainHooks::on_resumed was told: "12 PATH", and how many steps had been made then
   std::vector<std::uint64_t> milestones;
+  Measured measured;
+  std::vector<dag::GangNotice> notices;
 };
 
 enum class Sums { kInMemory, kNone, kSharedMemory, kTcp };  // the last two: the real communicator
@@ -286,6 +300,8 @@ inline std::vector<RankResult> TrainOnThreads(const TrainJob& job, std::int32_t 
       }
       result.lines = gang.lines;
       result.milestones = gang.milestones;
+      result.measured = std::move(gang.measured);
+      result.notices = std::move(gang.notices);
       EXPECT_FALSE(gang.on_lost) << "a function is left that points to what is gone";
       if (!bytes.ok()) {
         result.status = bytes.status();

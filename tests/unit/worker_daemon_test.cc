@@ -61,7 +61,10 @@ enum StageOf : std::uint64_t {
   kTells = 10,
   kMeets = 11,
   kMeetsWithTooMuch = 12,
+  kMeasures = 13,
+  kMeasuresTooMuch = 14,
 };
+constexpr std::uint32_t kMeasurements = 40;
 
 // ---- the executor
 // ------------------------------------------------------------------------------------------------------------------------
@@ -185,6 +188,16 @@ int ExecutorMain(int argc, char** argv) {
           exchange->set_round(attempt);
           exchange->set_value(std::string((64u << 10) + (id.stage.value == kMeets ? 0 : 1), 'x'));
           send(meets);
+        }
+        break;
+      case kMeasures:  // for an attempt that nobody has ordered, and without end for itself
+      case kMeasuresTooMuch:
+        for (std::uint32_t i = 0; i <= kMeasurements; ++i) {
+          wire::FromExecutor measures;
+          dag::ToWire(TaskAttempt{id.stage, id.task, i == 0 ? id.attempt + 1000 : id.attempt},
+                      measures.mutable_gang_metrics()->mutable_id());
+          measures.mutable_gang_metrics()->set_metrics(std::string((96u << 10) + (id.stage.value == kMeasures ? 0 : 1), 'x'));
+          send(measures);
         }
         break;
       case kSaysTwice:
@@ -686,6 +699,26 @@ TEST_F(WorkerDaemonTest, WhatExecutorsSayIsChecked) {
   master_->StartAndGreet(3, "serve", self_);
   master_->RunTask(3, {StageId{kMeetsWithTooMuch}, 0, 7});
   EXPECT_EQ(master_->TakeExit(3).reason().tag(), "WORKER20");
+  // What they measure is passed on for ranks only, a few times between two heartbeats.
+  master_->RunTask(2, {StageId{kMeasures}, 0, 8});
+  master_->TakeFromExecutor(2, wire::FromExecutor::kTaskFinished);
+  master_->RunTask(2, {StageId{kMeasures}, 0, 9}, {}, false, true);
+  std::uint32_t passed_on = 0;
+  while (master_->Take(
+      [](const wire::FromWorker& m) {
+        wire::FromExecutor inner;
+        const bool is = m.has_from_executor() && inner.ParseFromString(m.from_executor().payload()) && inner.has_gang_metrics();
+        if (is) EXPECT_EQ(inner.gang_metrics().id().attempt(), 9u);
+        return is;
+      },
+      100))
+    ++passed_on;
+  EXPECT_GE(passed_on, 4u);
+  EXPECT_LT(passed_on, kMeasurements / 2);
+  master_->TakeFromExecutor(2, wire::FromExecutor::kTaskFinished);
+  master_->StartAndGreet(4, "serve", self_);
+  master_->RunTask(4, {StageId{kMeasuresTooMuch}, 0, 10}, {}, false, true);
+  EXPECT_EQ(master_->TakeExit(4).reason().tag(), "WORKER20");
   // An attempt that dies after it sealed leaves nothing.
   master_->RunTask(2, {StageId{kVanishes}, 0, 5});
   master_->TakeExit(2);
