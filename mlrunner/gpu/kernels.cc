@@ -44,6 +44,8 @@ CompiledKernel Staged(const KernelRequest& r, const std::shared_ptr<Gpu>& gpu, W
 
 Result<CompiledKernel> CompileMatMul(const KernelRequest& r, const std::shared_ptr<Gpu>& gpu) {
   gpu::MatMulShape shape = {};
+  // The plugin's products are of one type: one of bf16 that is written in f32 is the CPU's.
+  if (r.out[0].dtype != r.in[0].dtype) return Declined();
   if (!AllRowMajor(r) || !ToElement(r.in[0].dtype, &shape.element) ||
       !AsMatMul(r.in[0].dims, r.in[1].dims, r.out[0].dims, r.op.attrs.Int(Attr::kTransposeA) != 0, r.op.attrs.Int(Attr::kTransposeB) != 0,
                 &shape) ||

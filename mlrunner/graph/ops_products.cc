@@ -12,6 +12,8 @@ namespace {
 
 using Gradients = std::vector<Gradient>;
 Value G(const GradientContext& c) { return c.grads[0].Dense(); }
+// Of a product whose result may be wider than its operands.
+Value Narrow(const GradientContext& c) { return Cast(G(c), c.in[0].dtype()); }
 Gradients NoGradient(const GradientContext& c) { return Gradients(c.in.size()); }
 
 Result<Types> InferReduce(const InferContext& c) {
@@ -63,6 +65,15 @@ Result<Types> InferArgMax(const InferContext& c) {
   return types;
 }
 
+// A product of numbers of 16 bits is summed in f32; by kDtype it is also written so.
+bool IsResultOf(Dtype result, Dtype operands) { return result == operands || (result == Dtype::kF32 && IsHalf(operands)); }
+Result<Dtype> ResultOf(const InferContext& c) {
+  const Dtype operands = c.in[0].dtype;
+  const auto result = static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype, static_cast<std::int64_t>(operands)));
+  if (IsResultOf(result, operands)) return result;
+  return Misfit(c, fmt::format("its result is to be {}: it is of the operands' type, or f32 where they have 16 bits", Name(result)),
+                "Cast the result");
+}
 Result<Types> InferMatMul(const InferContext& c) {
   if (c.in[0].dtype != c.in[1].dtype) return TypesDiffer(c);
   if (!IsFloat(c.in[0].dtype)) return Misfit(c, "it multiplies floating-point tensors", "Cast both first");
@@ -84,12 +95,13 @@ Result<Types> InferMatMul(const InferContext& c) {
   }
   leading->push_back(m);
   leading->push_back(n);
-  return Types{{c.in[0].dtype, *leading}};
+  ASSIGN_OR_RETURN(const Dtype result, ResultOf(c));
+  return Types{{result, *leading}};
 }
 Gradients MatMulGradient(const GradientContext& c) {
   bool ta = c.op.attrs.Int(Attr::kTransposeA) != 0, tb = c.op.attrs.Int(Attr::kTransposeB) != 0;
   const Value &a = c.in[0], &b = c.in[1];
-  Value g = G(c);
+  Value g = Narrow(c);
   Value da = ta ? MatMul(b, g, tb, true) : MatMul(g, b, false, !tb);
   Value db = tb ? MatMul(g, a, true, ta) : MatMul(a, g, !ta, false);
   return {SumTo(da, a.shape()), SumTo(db, b.shape())};
@@ -156,12 +168,14 @@ Result<Types> InferConv2D(const InferContext& c) {
   if (c.in.size() == 3 && c.in[2] != TensorType{c.in[0].dtype, {y[1]}}) {
     return Misfit(c, "a bias has one number of the same type for each kernel", "make it as long as dimension 0 of the kernels");
   }
-  return Types{{c.in[0].dtype, y}};
+  ASSIGN_OR_RETURN(const Dtype result, ResultOf(c));
+  return Types{{result, y}};
 }
 // (g, w) -> dx and (x, g) -> dw, where the attributes give the result's shape, and g has the shape of y = Conv2D(x, w).
 Result<Types> InferConv2DGrad(const InferContext& c) {
   if (c.in[0].dtype != c.in[1].dtype || !IsFloat(c.in[0].dtype)) return NotOneFloat(c);
   ASSIGN_OR_RETURN(Types made, InferFromAttributes(c));
+  ASSIGN_OR_RETURN(made[0].dtype, ResultOf(c));
   const bool to_input = c.op.def == &kConv2DInputGrad;
   ASSIGN_OR_RETURN(Shape y, ConvShape(c, to_input ? made[0].shape : c.in[0].shape, to_input ? c.in[1].shape : made[0].shape));
   if (c.in[to_input ? 0 : 1].shape != y) return NotItsShape(c, "the gradient", y);
@@ -179,16 +193,16 @@ Value ConvOp(const GradientContext& c, const OpDef& def, const Value& a, const V
 }
 // A convolution is linear in each argument, and so are the two others that it is the adjoint of; the three are each other's gradients.
 Gradients Conv2DGradient(const GradientContext& c) {
-  Gradients gradients{ConvOp(c, kConv2DInputGrad, G(c), c.in[1], c.in[0].shape()),
-                      ConvOp(c, kConv2DWeightGrad, c.in[0], G(c), c.in[1].shape())};
-  if (c.in.size() == 3) gradients.emplace_back(ReduceSum(G(c), {0, 2, 3}));
+  Gradients gradients{ConvOp(c, kConv2DInputGrad, Narrow(c), c.in[1], c.in[0].shape()),
+                      ConvOp(c, kConv2DWeightGrad, c.in[0], Narrow(c), c.in[1].shape())};
+  if (c.in.size() == 3) gradients.emplace_back(Cast(ReduceSum(G(c), {0, 2, 3}), c.in[2].dtype()));
   return gradients;
 }
 Gradients Conv2DInputGradGradient(const GradientContext& c) {  // (g, w) -> dx
-  return {ConvOp(c, kConv2D, G(c), c.in[1], {}), ConvOp(c, kConv2DWeightGrad, G(c), c.in[0], c.in[1].shape())};
+  return {ConvOp(c, kConv2D, Narrow(c), c.in[1], {}), ConvOp(c, kConv2DWeightGrad, Narrow(c), c.in[0], c.in[1].shape())};
 }
 Gradients Conv2DWeightGradGradient(const GradientContext& c) {  // (x, g) -> dw
-  return {ConvOp(c, kConv2DInputGrad, c.in[1], G(c), c.in[0].shape()), ConvOp(c, kConv2D, c.in[0], G(c), {})};
+  return {ConvOp(c, kConv2DInputGrad, c.in[1], Narrow(c), c.in[0].shape()), ConvOp(c, kConv2D, c.in[0], Narrow(c), {})};
 }
 
 // (N, C, H, W) -> (N, C, P, Q)

@@ -1,6 +1,7 @@
 // Elementwise ops and fused chains in f32: an interpreter over blocks that stay in the first-level cache. Each instruction is one
 // vectorised
-// loop over a block, so that its cost of being looked up is spread over 512 elements.
+// loop over a block, so that its cost of being looked up is spread over 512 elements. Blocks of bf16 and f16 are widened when they are
+// read; what a chain has in such a type on the way is a float that the type can hold.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -9,6 +10,7 @@
 #include "mlrunner/graph/op_def.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/kernels/cpu.h"
+#include "mlrunner/kernels/half_blocks.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -47,7 +49,9 @@ enum class Code8 : std::uint8_t {
   kPow,
   kErf,
   kSin,
-  kCos
+  kCos,
+  kRoundBF16,
+  kRoundF16
 };
 
 struct Instruction {
@@ -186,6 +190,12 @@ ROPEWALK_CLONES void Execute(const Instruction& i, const float* a, const float* 
     case Code8::kBinaryCrossEntropyGrad:
       ROPEWALK_EACH(y[k] = (FastSigmoid(a[k]) - b[k]) * c[k]);
       break;
+    case Code8::kRoundBF16:
+      ROPEWALK_EACH(y[k] = __builtin_bit_cast(float, RoundedToBF16(a[k])));
+      break;
+    case Code8::kRoundF16:
+      ROPEWALK_EACH(y[k] = FloatOfF16(BitsOfF16(a[k])));
+      break;
     case Code8::kLog:
       ROPEWALK_EACH(y[k] = std::log(a[k]));
       break;
@@ -242,7 +252,7 @@ const std::map<const OpDef*, Code8>& Codes() {
 
 // How an input is met along the output, seen as rows of its last dimension.
 struct Operand {
-  bool is_bool = false;
+  Dtype dtype = Dtype::kF32;
   bool full = false;      // the output's shape: element k of the whole
   std::int64_t step = 0;  // along the last dimension: 0 or 1
   Dims strides;           // along the leading dimensions, in elements
@@ -254,17 +264,17 @@ struct Loop {
   std::vector<std::pair<int, float>> fills;  // registers that hold a number
   int num_registers = 0;
   int result = 0;
-  bool result_is_bool = false;
+  Dtype result_dtype = Dtype::kF32;
   Dims lead;  // leading dimensions of the output
   std::int64_t rows = 1, width = 1;
   int threads = 1;
 };
 
-bool IsBlockType(Dtype dtype) { return dtype == Dtype::kF32 || dtype == Dtype::kBool; }
+bool IsBlockType(Dtype dtype) { return dtype == Dtype::kF32 || dtype == Dtype::kBool || IsHalf(dtype); }
 
 Result<Operand> MakeOperand(const ConcreteType& in, const ConcreteType& out) {
   if (!IsBlockType(in.dtype)) return Declined();
-  Operand operand{in.dtype == Dtype::kBool, in.dims == out.dims, 0, {}};
+  Operand operand{in.dtype, in.dims == out.dims, 0, {}};
   if (operand.full) {
     if (in.layout != out.layout) return Declined();
   } else if (!in.layout.IsRowMajor() || (!out.layout.IsRowMajor() && NumElements(in.dims) != 1)) {
@@ -292,14 +302,17 @@ ROPEWALK_CLONES void ToBools(const float* from, std::uint8_t* to, std::int64_t n
   for (std::int64_t k = 0; k < n; ++k) to[k] = from[k] != 0;
 }
 
-void LoadBlock(const Operand& operand, const void* data, std::int64_t at, std::int64_t n, float* to) {
-  if (!operand.is_bool) {
-    std::fill_n(to, n, static_cast<const float*>(data)[at]);
-  } else if (const auto* from = static_cast<const std::uint8_t*>(data) + at; operand.step == 0) {
-    std::fill_n(to, n, *from != 0 ? 1.0f : 0.0f);
+// Into a register: what is not floats side by side, which are read where they lie.
+void LoadBlock(const Operand& operand, bool repeats, const void* data, std::int64_t at, std::int64_t n, float* to) {
+  const std::int64_t count = repeats ? 1 : n;
+  if (operand.dtype == Dtype::kF32) {
+    to[0] = static_cast<const float*>(data)[at];
+  } else if (operand.dtype == Dtype::kBool) {
+    FromBools(static_cast<const std::uint8_t*>(data) + at, to, count);
   } else {
-    FromBools(from, to, n);
+    WidenHalves(operand.dtype, static_cast<const std::uint16_t*>(data) + at, to, count);
   }
+  if (repeats) std::fill_n(to + 1, n - 1, to[0]);
 }
 
 // One block of `n` elements that begins at element `at` of the output, in row `row` at `column`.
@@ -315,22 +328,23 @@ void RunBlock(const Loop& loop, const KernelCall& call, std::vector<float>& spac
       from = column * operand.step;
       for (std::size_t d = 0; d < row.size(); ++d) from += row[d] * operand.strides[d];
     }
-    if (!operand.is_bool && (operand.full || operand.step == 1)) {
+    const bool repeats = !operand.full && operand.step == 0;
+    if (operand.dtype == Dtype::kF32 && !repeats) {
       registers[i] = static_cast<const float*>(call.in[i]) + from;
     } else {
-      Operand block = operand;
-      if (operand.full) block.step = 1;
-      LoadBlock(block, call.in[i], from, n, own[i]);
+      LoadBlock(operand, repeats, call.in[i], from, n, own[i]);
     }
   }
-  float* result = static_cast<float*>(call.out[0]) + at;
+  const bool in_place = loop.result_dtype == Dtype::kF32;
   for (const Instruction& i : loop.code) {
-    float* to = i.to == loop.result && !loop.result_is_bool ? result : own[i.to];
+    float* to = i.to == loop.result && in_place ? static_cast<float*>(call.out[0]) + at : own[i.to];
     Execute(i, registers[i.a], registers[i.b], registers[i.c], to, n);
     registers[i.to] = to;
   }
-  if (loop.result_is_bool) {
+  if (loop.result_dtype == Dtype::kBool) {
     ToBools(registers[loop.result], static_cast<std::uint8_t*>(call.out[0]) + at, n);
+  } else if (IsHalf(loop.result_dtype)) {
+    NarrowToHalves(loop.result_dtype, registers[loop.result], static_cast<std::uint16_t*>(call.out[0]) + at, n);
   }
 }
 
@@ -374,6 +388,11 @@ Result<CompiledKernel> CompileLoop(const KernelRequest& r) {
     loop.code.push_back(i);
     return next++;
   };
+  // Behind an op whose result has 16 bits; a cast to them is nothing else.
+  auto rounded = [&](int from, Dtype dtype) {
+    loop.code.push_back({dtype == Dtype::kBF16 ? Code8::kRoundBF16 : Code8::kRoundF16, from, from, from, next});
+    return next++;
+  };
   if (r.op.def == &kMap) {
     const Graph& body = *r.op.bodies[0];
     std::map<ValueId, int> registers;
@@ -382,15 +401,25 @@ Result<CompiledKernel> CompileLoop(const KernelRequest& r) {
       if (op.def == &kInput) continue;
       if (!IsBlockType(body.value(op.outputs[0]).type.dtype)) return Declined();
       if (op.def == &kFill) {
-        loop.fills.emplace_back(next, static_cast<float>(op.attrs.Double(Attr::kValue)));
+        const Dtype dtype = body.value(op.outputs[0]).type.dtype;
+        loop.fills.emplace_back(next, static_cast<float>(RoundTo(dtype, op.attrs.Double(Attr::kValue))));
         registers[op.outputs[0]] = next++;
         continue;
       }
       std::vector<int> in;
       for (ValueId value : op.inputs) in.push_back(registers.at(value));
-      ASSIGN_OR_RETURN(registers[op.outputs[0]], add(op, in));
+      const ValueId made = op.outputs[0];
+      const Dtype dtype = body.value(made).type.dtype;
       // A cast to bool is not a copy.
-      if (op.def == &kCast && body.value(op.outputs[0]).type.dtype == Dtype::kBool) return Declined();
+      if (op.def == &kCast && dtype == Dtype::kBool) return Declined();
+      // The result of all is rounded when it is written.
+      const bool rounds = IsHalf(dtype) && made != body.outputs[0].value;
+      if (op.def == &kCast && rounds) {
+        registers[made] = rounded(in[0], dtype);
+        continue;
+      }
+      ASSIGN_OR_RETURN(registers[made], add(op, in));
+      if (rounds) registers[made] = rounded(registers[made], dtype);
     }
     loop.result = registers.at(body.outputs[0].value);
     if (loop.code.empty() || loop.code.back().to != loop.result) return Declined();
@@ -402,7 +431,7 @@ Result<CompiledKernel> CompileLoop(const KernelRequest& r) {
   }
   if (next > 64) return Declined();
   loop.num_registers = next;
-  loop.result_is_bool = out.dtype == Dtype::kBool;
+  loop.result_dtype = out.dtype;
   std::int64_t elements = out.layout.PhysicalElements(out.dims);
   if (all_full) {
     loop.width = elements;
@@ -455,8 +484,10 @@ Result<CompiledKernel> CompileAdamW(const KernelRequest& r) {
 }  // namespace
 
 void AddElementwiseKernels(KernelTable& table) {
-  for (const auto& [def, code] : Codes()) table.Add(*def, Device::kCpu, Dtype::kF32, CompileLoop);
-  table.Add(kMap, Device::kCpu, Dtype::kF32, CompileLoop);
+  for (Dtype dtype : {Dtype::kF32, Dtype::kBF16, Dtype::kF16}) {
+    for (const auto& [def, code] : Codes()) table.Add(*def, Device::kCpu, dtype, CompileLoop);
+    table.Add(kMap, Device::kCpu, dtype, CompileLoop);
+  }
   table.Add(kAdamW, Device::kCpu, Dtype::kF32, CompileAdamW);
 }
 

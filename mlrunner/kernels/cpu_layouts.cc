@@ -44,7 +44,7 @@ class Wishes {
   const TensorType& Type(ValueId value) const { return graph_.value(value).type; }
   bool IsWhole(ValueId value) const {
     const TensorType& type = Type(value);
-    if (type.dtype != Dtype::kF32 || type.shape.size() != 4) return false;
+    if ((type.dtype != Dtype::kF32 && !IsHalf(type.dtype)) || type.shape.size() != 4) return false;
     const auto channels = type.shape[1].Constant();
     return channels && *channels > 0 && *channels % blocked_.blocks[0].size == 0;
   }

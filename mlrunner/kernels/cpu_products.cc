@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/ops.h"
@@ -14,7 +16,24 @@ namespace ropewalk::mlrunner {
 namespace {
 
 using Tag = dnnl::memory::format_tag;
-constexpr auto kF32Type = dnnl::memory::data_type::f32;
+
+dnnl::memory::data_type TypeOf(const ConcreteType& type) {
+  using Type = dnnl::memory::data_type;
+  return type.dtype == Dtype::kBF16 ? Type::bf16 : type.dtype == Dtype::kF16 ? Type::f16 : Type::f32;
+}
+bool HasHalves(const KernelRequest& r) {
+  for (const auto* list : {&r.in, &r.out}) {
+    for (const ConcreteType& type : *list) {
+      if (IsHalf(type.dtype)) return true;
+    }
+  }
+  return false;
+}
+// oneDNN has its products of 16 bits where the processor has instructions for them, or for what they are put together from. Its plain loops
+// for all other cases are slower than f32 with roundings around it.
+void RefusePlainLoops(const KernelRequest& r, const char* implementation) {
+  if (HasHalves(r) && std::string_view(implementation).starts_with("ref")) throw dnnl::error(dnnl_unimplemented, "only plain loops");
+}
 
 // A primitive with its engine, stream and memories. Its memories without a pointer are bound at each run.
 struct Bound {
@@ -59,6 +78,8 @@ CompiledKernel Gemm(char transpose_a, char transpose_b, std::int64_t m, std::int
   }};
 }
 
+bool IsUnsupported(const dnnl::error& error) { return error.status == dnnl_unimplemented || error.status == dnnl_invalid_arguments; }
+
 // Of an operand without elements: sums over nothing. oneDNN takes no such.
 bool IsOverNothing(const KernelRequest& r) { return NumElements(r.in[0].dims) == 0 || NumElements(r.in[1].dims) == 0; }
 CompiledKernel Zeros(std::int64_t elements) {
@@ -75,10 +96,10 @@ Result<CompiledKernel> CompileMatMul(const KernelRequest& r) {
   const bool transpose_a = r.op.attrs.Int(Attr::kTransposeA) != 0, transpose_b = r.op.attrs.Int(Attr::kTransposeB) != 0;
   if (rank == 2 && r.in[0].dims.size() == 2 && r.in[1].dims.size() == 2) {
     const std::int64_t m = r.out[0].dims[0], n = r.out[0].dims[1], k = r.in[0].dims[transpose_a ? 0 : 1];
-    if (transpose_a && !transpose_b) {
+    if (transpose_a && !transpose_b && !HasHalves(r)) {
       if (auto padded = PaddedProduct(m, n, k, r.num_threads)) return *std::move(padded);
     }
-    if (IsWide(n, k)) return Gemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k);
+    if (IsWide(n, k) && !HasHalves(r)) return Gemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k);
   }
   auto desc = [&](const ConcreteType& type, bool transposed) {
     Dims dims(rank, 1), strides(rank, 1);
@@ -93,20 +114,21 @@ Result<CompiledKernel> CompileMatMul(const KernelRequest& r) {
       std::swap(dims[rank - 1], dims[rank - 2]);
       std::swap(strides[rank - 1], strides[rank - 2]);
     }
-    return dnnl::memory::desc(dims, kF32Type, strides);
+    return dnnl::memory::desc(dims, TypeOf(type), strides);
   };
   try {
     auto bound = std::make_shared<Bound>();
     auto a = desc(r.in[0], transpose_a), b = desc(r.in[1], transpose_b);
     auto c = desc(r.out[0], false);
     dnnl::matmul::primitive_desc pd(dnnl::matmul::desc(a, b, c), bound->engine);
+    RefusePlainLoops(r, pd.impl_info_str());
     bound->in = {Unbound(a, bound->engine), Unbound(b, bound->engine)};
     bound->out = {Unbound(c, bound->engine)};
     bound->steps.push_back(
         {dnnl::matmul(pd), {{DNNL_ARG_SRC, bound->in[0]}, {DNNL_ARG_WEIGHTS, bound->in[1]}, {DNNL_ARG_DST, bound->out[0]}}});
     return Runs(bound);
   } catch (const dnnl::error& error) {
-    return OneDnnFailed(error.what());
+    return HasHalves(r) && IsUnsupported(error) ? Declined() : OneDnnFailed(error.what());
   }
 }
 
@@ -138,20 +160,27 @@ CompiledKernel Convolution(const KernelRequest& r, bool keeps) {
     kernels.insert(kernels.begin(), window.groups);
   }
   using Desc = dnnl::memory::desc;
-  auto given = [](const ConcreteType& image) { return Desc(image.dims, kF32Type, *TagOf(image.layout)); };
+  auto given = [](const ConcreteType& image) { return Desc(image.dims, TypeOf(image), *TagOf(image.layout)); };
   auto wished = [&](const ConcreteType& image) {
-    return keeps && !image.layout.IsRowMajor() ? given(image) : Desc(image.dims, kF32Type, Tag::any);
+    return keeps && !image.layout.IsRowMajor() ? given(image) : Desc(image.dims, TypeOf(image), Tag::any);
   };
-  const Desc any_kernels(kernels, kF32Type, Tag::any), plain_kernels(kernels, kF32Type, window.groups > 1 ? Tag::abcde : Tag::abcd);
+  // Of the forward convolution, which the two others take for a hint: a result of theirs may be wider than what they read.
+  auto hinted = [&](const ConcreteType& image) {
+    ConcreteType type = image;
+    if (!forward) type.dtype = r.in[0].dtype;
+    return wished(type);
+  };
+  const Desc hinted_kernels(kernels, TypeOf(forward ? w : r.in[0]), Tag::any);
+  const Desc any_kernels(kernels, TypeOf(w), Tag::any), plain_kernels(kernels, TypeOf(w), window.groups > 1 ? Tag::abcde : Tag::abcd);
   const bool has_bias = forward && r.in.size() > 2;
-  const Desc bias = has_bias ? Desc(r.in[2].dims, kF32Type, Tag::a) : Desc();
+  const Desc bias = has_bias ? Desc(r.in[2].dims, TypeOf(r.in[2]), Tag::a) : Desc();
   constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
 
   auto bound = std::make_shared<Bound>();
   const dnnl::engine& engine = bound->engine;
   dnnl::convolution_forward::primitive_desc fwd(
-      dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, kAlgorithm, wished(x), any_kernels, bias, wished(y), window.stride,
-                                      dilation, window.padding, high),
+      dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, kAlgorithm, hinted(x), hinted_kernels, bias, hinted(y),
+                                      window.stride, dilation, window.padding, high),
       engine);
   // Appends a reorder where the layouts differ; gives the memory that the primitive uses.
   auto input = [&](const Desc& have, const Desc& wanted) {
@@ -177,6 +206,7 @@ CompiledKernel Convolution(const KernelRequest& r, bool keeps) {
     bound->steps.push_back({dnnl::reorder(own, bound->out[0]), {{DNNL_ARG_FROM, own}, {DNNL_ARG_TO, bound->out[0]}}});
   };
   if (forward) {
+    RefusePlainLoops(r, fwd.impl_info_str());
     std::unordered_map<int, dnnl::memory> arguments{{DNNL_ARG_SRC, input(given(x), fwd.src_desc())}};
     arguments[DNNL_ARG_WEIGHTS] = input(plain_kernels, fwd.weights_desc());
     if (has_bias) arguments[DNNL_ARG_BIAS] = input(bias, fwd.bias_desc());
@@ -185,6 +215,7 @@ CompiledKernel Convolution(const KernelRequest& r, bool keeps) {
     dnnl::convolution_backward_data::primitive_desc pd(
         dnnl::convolution_backward_data::desc(kAlgorithm, wished(x), any_kernels, wished(y), window.stride, dilation, window.padding, high),
         engine, fwd);
+    RefusePlainLoops(r, pd.impl_info_str());
     dnnl::memory diff = input(given(y), pd.diff_dst_desc()), weights = input(plain_kernels, pd.weights_desc());
     output(given(x), pd.diff_src_desc(), dnnl::convolution_backward_data(pd), {{DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_WEIGHTS, weights}},
            DNNL_ARG_DIFF_SRC);
@@ -193,6 +224,7 @@ CompiledKernel Convolution(const KernelRequest& r, bool keeps) {
         dnnl::convolution_backward_weights::desc(kAlgorithm, wished(x), any_kernels, wished(y), window.stride, dilation, window.padding,
                                                  high),
         engine, fwd);
+    RefusePlainLoops(r, pd.impl_info_str());
     dnnl::memory src = input(given(x), pd.src_desc()), diff = input(given(y), pd.diff_dst_desc());
     output(plain_kernels, pd.diff_weights_desc(), dnnl::convolution_backward_weights(pd), {{DNNL_ARG_SRC, src}, {DNNL_ARG_DIFF_DST, diff}},
            DNNL_ARG_DIFF_WEIGHTS);
@@ -217,7 +249,7 @@ Result<CompiledKernel> CompileConvolution(const KernelRequest& r) {
     try {
       return Convolution(r, keeps);
     } catch (const dnnl::error& error) {
-      if (error.status != dnnl_unimplemented && error.status != dnnl_invalid_arguments) return OneDnnFailed(error.what());
+      if (!IsUnsupported(error)) return OneDnnFailed(error.what());
     }
     if (!blocked) break;
   }
@@ -230,8 +262,8 @@ Result<CompiledKernel> CompileRelayout(const KernelRequest& r) {
   if (!from || !to || r.in[0].dims.size() != 4 || NumElements(r.in[0].dims) == 0) return Declined();
   try {
     auto bound = std::make_shared<Bound>();
-    bound->in = {Unbound(dnnl::memory::desc(r.in[0].dims, kF32Type, *from), bound->engine)};
-    bound->out = {Unbound(dnnl::memory::desc(r.out[0].dims, kF32Type, *to), bound->engine)};
+    bound->in = {Unbound(dnnl::memory::desc(r.in[0].dims, TypeOf(r.in[0]), *from), bound->engine)};
+    bound->out = {Unbound(dnnl::memory::desc(r.out[0].dims, TypeOf(r.out[0]), *to), bound->engine)};
     bound->steps.push_back({dnnl::reorder(bound->in[0], bound->out[0]), {{DNNL_ARG_FROM, bound->in[0]}, {DNNL_ARG_TO, bound->out[0]}}});
     return Runs(bound);
   } catch (const dnnl::error& error) {
@@ -239,12 +271,30 @@ Result<CompiledKernel> CompileRelayout(const KernelRequest& r) {
   }
 }
 
+// oneDNN's own product of 16 bits where there is one for this processor, else that of f32 with each operand widened and the result rounded.
+KernelMaker OfHalves(const KernelMaker& maker) {
+  return [maker, widened = WidenedKernel(maker)](const KernelRequest& r) -> Result<CompiledKernel> {
+    const bool is_over_nothing = NumElements(r.in[0].dims) == 0 || NumElements(r.in[1].dims) == 0;
+    if (!is_over_nothing) {
+      Result<CompiledKernel> own = maker(r);
+      if (own.ok() || own.status().tag() != "KERNEL01") return own;
+    }
+    return widened(r);
+  };
+}
+
 }  // namespace
 
 void AddProductKernels(KernelTable& table) {
   table.Add(kRelayout, Device::kCpu, Dtype::kF32, CompileRelayout);
-  table.Add(kMatMul, Device::kCpu, Dtype::kF32, CompileMatMul);
-  for (const OpDef* def : {&kConv2D, &kConv2DInputGrad, &kConv2DWeightGrad}) table.Add(*def, Device::kCpu, Dtype::kF32, CompileConvolution);
+  const std::pair<const OpDef*, KernelMaker> products[] = {{&kMatMul, CompileMatMul},
+                                                           {&kConv2D, CompileConvolution},
+                                                           {&kConv2DInputGrad, CompileConvolution},
+                                                           {&kConv2DWeightGrad, CompileConvolution}};
+  for (const auto& [def, maker] : products) {
+    table.Add(*def, Device::kCpu, Dtype::kF32, maker);
+    for (Dtype half : {Dtype::kBF16, Dtype::kF16}) table.Add(*def, Device::kCpu, half, OfHalves(maker));
+  }
 }
 
 }  // namespace ropewalk::mlrunner

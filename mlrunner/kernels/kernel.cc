@@ -98,6 +98,29 @@ Result<CompiledKernel> KernelTable::Compile(Device device, const KernelRequest& 
   return CompileReference(reference_, request);
 }
 
+std::map<const OpDef*, KernelMaker> KernelTable::Makers(Device device, Dtype dtype) const {
+  std::map<const OpDef*, KernelMaker> some;
+  for (const auto& [key, maker] : makers_) {
+    const auto& [def, its_device, its_dtype] = key;
+    if (its_device == device && its_dtype == dtype) some[def] = maker;
+  }
+  return some;
+}
+
+namespace {
+
+// What has a kernel of f32 and none of 16 bits gets one.
+void AddWidenedKernels(KernelTable& table) {
+  const auto wide = table.Makers(Device::kCpu, Dtype::kF32);
+  for (Dtype half : {Dtype::kBF16, Dtype::kF16}) {
+    const auto own = table.Makers(Device::kCpu, half);
+    for (const auto& [def, maker] : wide)
+      if (!own.contains(def)) table.Add(*def, Device::kCpu, half, WidenedKernel(maker));
+  }
+}
+
+}  // namespace
+
 KernelTable CpuKernels() {
   KernelTable table;
   AddProductKernels(table);
@@ -112,6 +135,7 @@ KernelTable CpuKernels() {
   AddResidualNormKernels(table);
   AddOptimizerKernels(table);
   AddRandomKernels(table);
+  AddWidenedKernels(table);
   return table;
 }
 

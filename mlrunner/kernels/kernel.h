@@ -58,6 +58,8 @@ using KernelMaker = std::function<Result<CompiledKernel>(const KernelRequest&)>;
 class KernelTable {
  public:
   void Add(const OpDef& def, Device device, Dtype dtype, KernelMaker maker) { makers_[{&def, device, dtype}] = std::move(maker); }
+  // The makers of one device and element type, by op.
+  std::map<const OpDef*, KernelMaker> Makers(Device device, Dtype dtype) const;
   // The kernel of that device, else the CPU's, else the reference.
   Result<CompiledKernel> Compile(Device device, const KernelRequest& request) const;
   RefTable& reference() { return reference_; }
@@ -70,11 +72,15 @@ class KernelTable {
 // The element type that an op's kernel is looked up by: of its first floating-point input, else of its first output with elements.
 Dtype KernelDtype(const KernelRequest& request);
 
-// All fast f32 kernels of the CPU: oneDNN products and convolutions, loops for the rest.
+// All fast kernels of the CPU: oneDNN products and convolutions, loops for the rest. They are of f32; those of bf16 and f16 compute in f32
+// and round each result once, but for products where oneDNN has them for this processor.
 KernelTable CpuKernels();
 
 // The layouts in which they are fastest: a processor with wide registers gets images whose channels lie in blocks. What AssignLayouts asks.
 PreferredLayout CpuLayouts();
+
+// A kernel of f32 for operands of which some are bf16 or f16: these are widened, and results of 16 bits rounded once.
+KernelMaker WidenedKernel(KernelMaker f32);
 
 // Parts of it, one for each file.
 void AddProductKernels(KernelTable& table);      // oneDNN

@@ -114,13 +114,15 @@ TEST_F(GpuKernels, AsTheReference) {
   }
 }
 
-// The table must have found them: without the GPU's kernels the same bf16 graph has nothing but the reference.
+// The table must have found them: without the CPU's kernels the same bf16 graph has nothing but these and the reference.
 TEST_F(GpuKernels, AreTaken) {
   for (const Case& test : Cases()) {
     SCOPED_TRACE(test.name);
     std::size_t with = 0, without = 0;
-    Error(test, Dtype::kBF16, Device::kGpu, Table(), &with);
-    Error(test, Dtype::kBF16, Device::kGpu, CpuKernels(), &without);
+    KernelTable alone;
+    AddGpuKernels(&alone, gpu_);
+    Error(test, Dtype::kBF16, Device::kGpu, alone, &with);
+    Error(test, Dtype::kBF16, Device::kGpu, KernelTable(), &without);
     EXPECT_LT(with, without);
   }
 }
@@ -133,6 +135,11 @@ TEST_F(GpuKernels, WhatIsDeclinedIsTheCpus) {
   EXPECT_LE(Error({"13 rows", {{13, 17}, {17, 5}}, product}, Dtype::kF32, Device::kGpu, Table(), &fallbacks), 2e-6);
   EXPECT_EQ(fallbacks, 0u);
   EXPECT_LE(Error({"both ways", {{2, 1, 9, 17}, {1, 3, 17, 5}}, product}, Dtype::kF32, Device::kGpu, Table(), &fallbacks), 2e-6);
+  auto wide = [](Builder& b, const Vars& v) {
+    return Vars{b.EmitOne(kMatMul, v, {{Attr::kDtype, static_cast<std::int64_t>(Dtype::kF32)}})};
+  };
+  EXPECT_LE(Error({"bf16 written in f32", {{9, 17}, {17, 5}}, wide}, Dtype::kBF16, Device::kGpu, Table(), &fallbacks), 2e-6);
+  EXPECT_EQ(fallbacks, 0u);
   EXPECT_LE(Error({"f64", {{9, 17}, {17, 5}}, product}, Dtype::kF64, Device::kGpu, Table(), &fallbacks), 1e-12);
   EXPECT_EQ(fallbacks, 1u);
 }
