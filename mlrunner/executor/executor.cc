@@ -219,6 +219,11 @@ class Compiler {
     return {info.type.dtype, Evaluate(info.type.shape, to_.bindings), info.layout};
   }
   bool IsToken(ValueId value) const { return SizeOf(graph_.value(value).type.dtype) == 0; }
+  // What runs once before all micro-batches (casts of parameters) exists once, and is there for each of them.
+  Key KeyOf(ValueId value, std::int32_t micro_batch) const {
+    const RegionInfo& region = graph_.region(graph_.op(graph_.value(value).producer).region);
+    return {value, region.kind == RegionKind::kForward && region.parameter.valid() ? 0 : micro_batch};
+  }
   const Op& Maker(Key key) const { return graph_.op(graph_.value(key.first).producer); }
   int Last() const { return static_cast<int>(to_.code.size()); }
 
@@ -230,21 +235,21 @@ class Compiler {
       for (ValueId in : op.inputs) {
         const Op& maker = graph_.op(graph_.value(in).producer);
         // Tokens too: a state's version counts as made when its assignment has run.
-        if (!maker.def->traits.source && !made_.contains({in, mb})) {
+        if (!maker.def->traits.source && !made_.contains(KeyOf(in, mb))) {
           return Status(Code::kInvalid, "RUN06", fmt::format("step {} of micro-batch {} needs {}", op.def->name, mb, graph_.Describe(in)),
                         "the program has not run what makes it", "put its region first");
         }
-        if (!IsToken(in)) uses_[{in, mb}].push_back(at);
+        if (!IsToken(in)) uses_[KeyOf(in, mb)].push_back(at);
       }
       if (op.half == Half::kStart) started_[{op.outputs[0], mb}] = at;
       int makes = op.half == Half::kDone ? started_.at({op.inputs[0], mb}) : at;
-      for (ValueId out : op.outputs) made_[{out, mb}] = makes;
+      for (ValueId out : op.outputs) made_[KeyOf(out, mb)] = makes;
       if (op.half == Half::kDone) {
         // The start half reads its inputs and writes the outputs until the done half.
         for (ValueId in : to_.code[makes].op->inputs) {
-          if (!IsToken(in)) uses_[{in, mb}].push_back(at);
+          if (!IsToken(in)) uses_[KeyOf(in, mb)].push_back(at);
         }
-        for (ValueId out : op.outputs) uses_[{out, mb}].push_back(at);
+        for (ValueId out : op.outputs) uses_[KeyOf(out, mb)].push_back(at);
       }
       Instruction instruction;
       instruction.op = &op;
@@ -272,7 +277,8 @@ class Compiler {
     for (const auto* list : {&graph_.outputs, &graph_.taps}) {
       for (const NamedValue& named : *list) {
         for (std::int32_t mb = 0; mb < to_.num_micro_batches; ++mb) {
-          if (made_.contains({named.value, mb}) || Maker({named.value, mb}).def == &kInput) outside_.insert({named.value, mb});
+          const Key key = KeyOf(named.value, mb);
+          if (made_.contains(key) || Maker(key).def == &kInput) outside_.insert(key);
         }
       }
     }
@@ -298,12 +304,12 @@ class Compiler {
   // The value whose bytes these are, or a stretch of whose bytes.
   Key Root(Key key) const {
     const Op& op = Maker(key);
-    return IsView(op) ? Root({op.inputs[0], key.second}) : key;
+    return IsView(op) ? Root(KeyOf(op.inputs[0], key.second)) : key;
   }
   // Where in its root's bytes a value begins.
   std::size_t OffsetInRoot(Key key) const {
     const Op& op = Maker(key);
-    return IsView(op) ? StretchBegin(op).value_or(0) + OffsetInRoot({op.inputs[0], key.second}) : 0;
+    return IsView(op) ? StretchBegin(op).value_or(0) + OffsetInRoot(KeyOf(op.inputs[0], key.second)) : 0;
   }
   bool IsWholeRoot(Key key) const { return Type(key.first).Bytes() == Type(Root(key).first).Bytes(); }
 
@@ -327,7 +333,7 @@ class Compiler {
     for (int i = 0; i < Last(); ++i) {
       const Op& op = *to_.code[i].op;
       if (op.def != &kRead) continue;
-      Key key{op.outputs[0], to_.code[i].micro_batch};
+      Key key = KeyOf(op.outputs[0], to_.code[i].micro_batch);
       int last_use = root_uses_.contains(key) ? root_uses_[key].back() : i;
       bool overwritten = false;
       for (int w : writes_[StateOf(i)]) overwritten = overwritten || (w > i && w < last_use);
@@ -349,14 +355,14 @@ class Compiler {
     if (const auto place = static_cast<std::size_t>(graph_.value(out.first).output);
         place < static_cast<std::size_t>(maker.op->def->traits.updates)) {
       for (std::size_t i = 0; i < maker.op->inputs.size(); ++i) {
-        if (i != place && !IsToken(maker.op->inputs[i]) && Root({maker.op->inputs[i], maker.micro_batch}) == root) return false;
+        if (i != place && !IsToken(maker.op->inputs[i]) && Root(KeyOf(maker.op->inputs[i], maker.micro_batch)) == root) return false;
       }
-      return IsWholeRoot({maker.op->inputs[place], maker.micro_batch});
+      return IsWholeRoot(KeyOf(maker.op->inputs[place], maker.micro_batch));
     }
     if (!maker.op->def->traits.elementwise) return false;
     const Dims dims = Type(out.first).dims;
     for (ValueId in : maker.op->inputs) {
-      if (!IsToken(in) && Root({in, maker.micro_batch}) == root && (Type(in).dims != dims)) return false;
+      if (!IsToken(in) && Root(KeyOf(in, maker.micro_batch)) == root && (Type(in).dims != dims)) return false;
     }
     return true;
   }
@@ -366,9 +372,9 @@ class Compiler {
     for (const auto& [state, writes] : writes_) {
       if (writes.size() != 1) continue;
       const Instruction& assign = to_.code[writes[0]];
-      Key root = Root({assign.op->inputs[1], assign.micro_batch});
-      if (!IsWholeRoot({assign.op->inputs[1], assign.micro_batch}) || !made_.contains(root) || IsState(root) || in_state_.contains(root) ||
-          root_outside_.contains(root))
+      Key root = Root(KeyOf(assign.op->inputs[1], assign.micro_batch));
+      if (!IsWholeRoot(KeyOf(assign.op->inputs[1], assign.micro_batch)) || !made_.contains(root) || IsState(root) ||
+          in_state_.contains(root) || root_outside_.contains(root))
         continue;
       int made = made_.at(root);
       const Instruction& maker = to_.code[made];
@@ -402,7 +408,7 @@ class Compiler {
       std::vector<std::pair<Key, std::size_t>> packed;
       std::set<Key> in;
       for (ValueId value : bucket.op->inputs) {
-        Key root = Root({value, bucket.micro_batch});
+        Key root = Root(KeyOf(value, bucket.micro_batch));
         std::size_t bytes = Type(value).Bytes();
         // Loops store 64 bytes at a time at most to what they own; any 4-byte place is fine for them.
         bool once = in.insert(root).second && !member_.contains(root) && root.second == key.second;
@@ -446,7 +452,7 @@ class Compiler {
       if (to_.options.reuse_memory && !bucket_begin_.contains(key) && !root_outside_.contains(key)) {
         for (ValueId in : maker.op->inputs) {
           if (IsToken(in)) continue;
-          Key root = Root({in, maker.micro_batch});
+          Key root = Root(KeyOf(in, maker.micro_batch));
           auto found = buffer_.find(root);
           if (found == buffer_.end() || member_.contains(root) || root_outside_.contains(root) || bucket_begin_.contains(root)) continue;
           Buffer& buffer = to_.buffers[found->second];
@@ -567,15 +573,15 @@ class Compiler {
           if (done.half == Half::kDone && done.inputs[0] == op.outputs[0]) outputs = done.outputs;
         }
       }
-      for (ValueId in : op.inputs) instruction.in.push_back(PlaceOf({in, mb}));
-      for (ValueId out : outputs) instruction.out.push_back(PlaceOf({out, mb}));
+      for (ValueId in : op.inputs) instruction.in.push_back(PlaceOf(KeyOf(in, mb)));
+      for (ValueId out : outputs) instruction.out.push_back(PlaceOf(KeyOf(out, mb)));
       if (op.half == Half::kDone || IsView(op)) continue;
       if (op.def == &kRead) {
-        if (copied_.contains({op.outputs[0], mb})) instruction.copy_bytes = Type(op.outputs[0]).Bytes();
+        if (copied_.contains(KeyOf(op.outputs[0], mb))) instruction.copy_bytes = Type(op.outputs[0]).Bytes();
         continue;
       }
       if (op.def == &kAssign) {
-        auto placed = in_state_.find(Root({op.inputs[1], mb}));  // it may lie in another state that gets the same value
+        auto placed = in_state_.find(Root(KeyOf(op.inputs[1], mb)));  // it may lie in another state that gets the same value
         if (placed == in_state_.end() || placed->second != StateOf(i)) instruction.copy_bytes = Type(op.inputs[1]).Bytes();
         continue;
       }

@@ -14,6 +14,7 @@ namespace {
 
 std::string RegionName(const Graph& graph, const RegionInfo& region) {
   std::string name(Name(region.kind));
+  if (region.parameter.valid() && region.kind == RegionKind::kForward) return "once, before " + name;
   if (region.parameter.valid()) return name + " of " + graph.state(region.parameter).name;
   return region.stage == 0 ? name : fmt::format("{}, stage {}", name, region.stage);
 }

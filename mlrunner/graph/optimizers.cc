@@ -175,7 +175,8 @@ std::vector<Gradient> AccumulateGradients(Builder& b, const std::vector<Paramete
   std::vector<Gradient> sums;
   for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
     const StateInfo info = b.graph().state(parameters[i].state);
-    StateId sum = b.NewState(info.name + "/gradient_sum", StateKind::kAccumulator, {info.type.dtype, info.logical}, Initializer::Zeros(),
+    const Dtype wide = AtLeastF32(info.type.dtype);  // in 16 bits a sum stops growing: 256 + 1 is 256 in bf16
+    StateId sum = b.NewState(info.name + "/gradient_sum", StateKind::kAccumulator, {wide, info.logical}, Initializer::Zeros(),
                              parameters[i].state, info.sharding);
     {
       Scope scope = UpdateScope(b, parameters[i]);
@@ -184,12 +185,12 @@ std::vector<Gradient> AccumulateGradients(Builder& b, const std::vector<Paramete
       scope.region = RegionKind::kBackward;
       scope.parameter = {};
       auto guard = b.With(scope);
-      b.Assign(sum, b.Read(sum) + Cast(gradients[i], info.type.dtype) * (1.0 / count));
+      b.Assign(sum, b.Read(sum) + Cast(gradients[i], wide) * (1.0 / count));
     }
     auto guard = b.With(UpdateScope(b, parameters[i]));
     // A copy is kept by whoever reads it: the zeros are the next version.
     sums.emplace_back(b.Read(sum));
-    b.Assign(sum, Fill(b, 0, info.type.dtype, info.type.shape));
+    b.Assign(sum, Fill(b, 0, wide, info.type.shape));
   }
   return sums;
 }

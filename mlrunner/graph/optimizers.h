@@ -79,8 +79,9 @@ void ApplyAdagrad(Builder& b, const std::vector<Parameter>& parameters, const st
 inline constexpr const char* kAverage = "/average";
 void AverageParameters(Builder& b, const std::vector<Parameter>& parameters, double decay);
 
-// Sums gradients over `count` micro-batches, each with weight 1/count, in states. The values that come back are read in the update regions,
-// where the sums are also set to zero again.
+// Sums gradients over `count` micro-batches, each with weight 1/count, in states of f32 at least. That is the gradient of one batch where
+// the micro-batches have equally many labels; of others, weigh the losses instead (train/gradients.h). The values that come back are read
+// in the update regions, where the sums are also set to zero again.
 std::vector<Gradient> AccumulateGradients(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
                                           int count);
 

@@ -45,6 +45,14 @@ Graph FuseElementwise(const Graph& graph);
 // Turns floating-point values and states of type `from` into `to`: the float64 twin of a float32 graph.
 Result<Graph> ChangeFloats(const Graph& graph, Dtype from, Dtype to);
 
+// Mixed precision: products (MatMul and the three convolutions) take their operands in `low`, which is kBF16 or kF16, and sum in f32; what
+// computes elementwise from their results, or only moves them, follows, and all else stays in f32, such as norms, softmax, losses, sums and
+// updates. States keep their types: parameters are f32 masters, and each is cast once a step, in a region of its own that runs before
+// forward (kForward with a parameter), not once a use or a micro-batch. A result that no product takes on is written in f32, gradients of
+// parameters and the last logits among them. What is kept for backward of a value that has been rounded is the narrow one. Bodies of loops
+// are left alone. Of f32 graphs, after MergeEqual and before FuseElementwise.
+Graph Autocast(const Graph& graph, Dtype low);
+
 // Splits an op into a start and a done half (hook of overlap). `delay` ops that follow and do not need the result are put between them.
 Result<Graph> SplitStartDone(const Graph& graph, OpId op, std::size_t delay);
 
@@ -57,7 +65,8 @@ Graph OverlapCollectives(const Graph& graph);
 
 // Recomputation: backward ops that use forward values of `recomputed` (by predicate on forward ops) use clones instead, made in the
 // backward
-// region, clone number `clone`. Ops that write a version are never cloned; random ops draw the same numbers again.
+// region, clone number `clone`. Ops that write a version, and what runs once a step, are never cloned; random ops draw the same numbers
+// again.
 Graph Recompute(const Graph& graph, const std::function<bool(const Op&)>& recomputed, std::uint32_t clone = 1);
 
 // Layouts. `preferred` gives for an op the layout that its kernel wants of each input and then of each output, where its inputs come in

@@ -75,8 +75,9 @@ Graph OverlapCollectives(const Graph& graph) {
     const Op& op = graph.ops[i];
     if (is_of_sum(op)) member[i] = std::int64_t{count} + graph.value(op.inputs[0]).state.value;
     // What needs nothing would go to the front, and hold its memory until it is used.
-    if (op.inputs.empty() || op.half != Half::kWhole || op.def->traits.source || op.def->traits.collective || op.def == &kBucket ||
-        op.def == &kRead || op.def == &kAssign || graph.region(op.region).kind != RegionKind::kBackward)
+    // What is computed again stays where it is needed: further ahead it would be kept as long as if it had never been left out.
+    if (op.inputs.empty() || op.clone != 0 || op.half != Half::kWhole || op.def->traits.source || op.def->traits.collective ||
+        op.def == &kBucket || op.def == &kRead || op.def == &kAssign || graph.region(op.region).kind != RegionKind::kBackward)
       continue;
     std::set<std::int64_t> of;
     for (ValueId out : op.outputs)
@@ -154,7 +155,8 @@ Graph Recompute(const Graph& graph, const std::function<bool(const Op&)>& recomp
     for (ValueId out : op.outputs) {
       if (graph.value(out).type.dtype == Dtype::kToken) return false;  // no state is updated twice
     }
-    return graph.region(op.region).kind == RegionKind::kForward && recomputed(op);
+    const RegionInfo& region = graph.region(op.region);
+    return region.kind == RegionKind::kForward && !region.parameter.valid() && recomputed(op);
   };
   std::function<ValueId(ValueId, RegionId)> again = [&](ValueId value, RegionId region) -> ValueId {
     const Op& op = graph.op(graph.value(value).producer);
