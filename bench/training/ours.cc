@@ -6,6 +6,7 @@
 //   roofline: one line: the best rate of products and of copies that all ranks reach at the same time
 // Keys: batch, ranks, threads, steps, folder; mlp: features, hidden, hidden_layers, classes; gpt: vocabulary, length, width, heads, layers;
 // lstm: vocabulary, length, width, cells, layers; dlrm: features, tables, rows, vector; resnet: depth, size, classes.
+// Of all, where they are given: precision=bf16|f16, recompute=selective|blocks|sqrt.
 #include <omp.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -151,6 +152,13 @@ TrainJob JobOf(const Setup& s) {
   }
   job.batch = s.Number("batch");
   job.seed = kSeed;
+  if (auto precision = s.keys.find("precision"); precision != s.keys.end())
+    job.precision = precision->second == "bf16" ? Dtype::kBF16 : precision->second == "f16" ? Dtype::kF16 : Dtype::kF32;
+  if (auto marks = s.keys.find("recompute"); marks != s.keys.end())
+    job.recompute = marks->second == "selective" ? RecomputeMarks::kSelective
+                    : marks->second == "blocks"  ? RecomputeMarks::kBlocks
+                    : marks->second == "sqrt"    ? RecomputeMarks::kRoots
+                                                 : RecomputeMarks::kNone;
   return job;
 }
 

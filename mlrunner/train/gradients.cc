@@ -4,6 +4,7 @@
 #include <numeric>
 #include <string>
 
+#include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/maths.h"
 #include "mlrunner/graph/optimizers.h"
 
@@ -56,8 +57,8 @@ std::vector<Gradient> SumOverMicroBatches(Builder& b, const std::vector<Paramete
                                           std::vector<Value>* beside, const Scope& read_in) {
   for (std::size_t i = 0; i < beside->size() && b.status().ok(); ++i) {
     Value& scalar = (*beside)[i];
-    StateId sum =
-        b.NewState("scalar_sum" + std::to_string(i), StateKind::kAccumulator, {scalar.dtype(), scalar.shape()}, Initializer::Zeros());
+    StateId sum = b.NewState("scalar_sum" + std::to_string(i), StateKind::kAccumulator, {AtLeastF32(scalar.dtype()), scalar.shape()},
+                             Initializer::Zeros());
     scalar = AddUp(b, sum, scalar, BackwardScope(b, parameters.front()), read_in);
   }
   std::vector<Value> dense;
@@ -75,8 +76,8 @@ std::vector<Gradient> SumOverMicroBatches(Builder& b, const std::vector<Paramete
   std::vector<Gradient> sums(parameters.size());
   for (std::size_t i : order) {
     const StateInfo info = b.graph().state(parameters[i].state);
-    StateId sum = b.NewState(info.name + "/gradient_sum", StateKind::kAccumulator, {info.type.dtype, info.logical}, Initializer::Zeros(),
-                             parameters[i].state, info.sharding);
+    StateId sum = b.NewState(info.name + "/gradient_sum", StateKind::kAccumulator, {AtLeastF32(info.type.dtype), info.logical},
+                             Initializer::Zeros(), parameters[i].state, info.sharding);
     sums[i] = AddUp(b, sum, dense[i], BackwardScope(b, parameters[i]), read_in);
     if (!b.status().ok()) return gradients;
   }
@@ -94,26 +95,34 @@ std::vector<Value> SquaresOf(Builder& b, const std::vector<Parameter>& parameter
 }
 
 std::vector<Gradient> ClipByGlobalNorm(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
-                                       double norm_max) {
-  std::vector<Value> dense;
+                                       double norm_max, const Value& factor) {
+  std::vector<Gradient> dense;
   Value scale;
   {
     auto guard = b.With(BetweenScope(b, parameters));
     Value squares;
     for (const Gradient& gradient : gradients) {
-      dense.push_back(gradient.Dense());
+      dense.emplace_back(gradient.Dense());
       Value mine = ReduceSum(Square(dense.back()));
       squares = squares.valid() ? squares + mine : mine;
     }
+    Value norm = Sqrt(squares);
+    if (factor.valid()) norm = norm * factor;
     // A norm of zero gives infinity, and that is not the smaller one.
-    scale = Minimum(norm_max / Sqrt(squares), 1.0);
+    scale = Minimum(norm_max / norm, 1.0);
+    if (factor.valid()) scale = scale * factor;
   }
-  std::vector<Gradient> clipped;
+  return ScaleBy(b, parameters, dense, scale);
+}
+
+std::vector<Gradient> ScaleBy(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
+                              const Value& factor) {
+  std::vector<Gradient> scaled;
   for (std::size_t i = 0; i < parameters.size() && b.status().ok(); ++i) {
     auto guard = b.With(UpdateScope(b, parameters[i]));
-    clipped.emplace_back(dense[i] * scale);
+    scaled.emplace_back(gradients[i].Dense() * factor);
   }
-  return clipped;
+  return scaled;
 }
 
 }  // namespace ropewalk::mlrunner

@@ -23,7 +23,7 @@ Scope BesideLastScope(const Builder& b, const std::vector<Parameter>& parameters
 bool IsBesideLast(const RegionInfo& region);
 
 // The sums of the gradients, and of the scalars `beside` them, over all micro-batches of a step, to be read in `read_in`, one of the two
-// scopes above. Nothing is weighted: the losses are. The sums are states (kAccumulator), zero again when the step ends.
+// scopes above. Nothing is weighted: the losses are. The sums are states (kAccumulator), of f32 at least, zero again when the step ends.
 std::vector<Gradient> SumOverMicroBatches(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
                                           std::vector<Value>* beside, const Scope& read_in);
 
@@ -34,7 +34,12 @@ std::vector<Value> SquaresOf(Builder& b, const std::vector<Parameter>& parameter
 
 // All gradients times min(1, norm_max / norm), where norm is the root of the sum of all their squares (Pascanu et al. 2013). With gradients
 // that are sums over the ranks, every rank finds the same norm.
+// A valid `factor`, a scalar, is what all gradients are multiplied by before that.
 std::vector<Gradient> ClipByGlobalNorm(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
-                                       double norm_max);
+                                       double norm_max, const Value& factor = {});
+
+// All gradients times a scalar, each in its parameter's update.
+std::vector<Gradient> ScaleBy(Builder& b, const std::vector<Parameter>& parameters, const std::vector<Gradient>& gradients,
+                              const Value& factor);
 
 }  // namespace ropewalk::mlrunner

@@ -40,6 +40,13 @@ Status Choose(const Config& config, const std::string& key, const Choice<T> (&ch
 constexpr Choice<ChooseBy> kChooseBy[] = {
     {"fixed-sizes", ChooseBy::kFixedSizes}, {"kept-costs", ChooseBy::kKeptCosts}, {"measured-costs", ChooseBy::kMeasuredCosts}};
 
+constexpr Choice<Dtype> kPrecisions[] = {{"f32", Dtype::kF32}, {"bf16", Dtype::kBF16}, {"f16", Dtype::kF16}};
+
+constexpr Choice<RecomputeMarks> kRecomputeMarks[] = {{"none", RecomputeMarks::kNone},
+                                                      {"selective", RecomputeMarks::kSelective},
+                                                      {"blocks", RecomputeMarks::kBlocks},
+                                                      {"sqrt", RecomputeMarks::kRoots}};
+
 constexpr Choice<NanPolicy> kNanPolicies[] = {{"stop", NanPolicy::kStop}, {"skip", NanPolicy::kSkip}};
 
 // Keys that mean something only where another one has one of these values.
@@ -257,6 +264,11 @@ Result<TrainJob> ReadJob(const Config& config, bool on_dataset) {
   if (job.epochs == 0 && job.steps == 0) job.epochs = 1;
   job.seed = config.Number("train.seed");
   RETURN_IF_ERROR(Choose(config, "train.dtype", {{"f32", Dtype::kF32}, {"f64", Dtype::kF64}}, &job.dtype));
+  RETURN_IF_ERROR(Choose(config, "train.precision", kPrecisions, &job.precision));
+  if (job.precision != Dtype::kF32 && job.dtype != Dtype::kF32)
+    return Bad(config, "train.precision", "mixed precision is of f32 and another type, and train.dtype is f64",
+               "take out one of the two keys");
+  RETURN_IF_ERROR(Choose(config, "train.recompute", kRecomputeMarks, &job.recompute));
   RETURN_IF_ERROR(Choose(config, "train.device", {{"cpu", false}, {"gpu", true}}, &job.gpu));
   job.deterministic = config.Switch("train.deterministic");
   std::int64_t bucket_bytes = 0;
@@ -312,6 +324,8 @@ std::vector<ConfigKey> TrainKeys() {
       {"train.steps", kNumber, "0", "instead of epochs; as a flag it wins over a file's epochs"},
       {"train.seed", kNumber, "1", "of first values and the order of samples"},
       {"train.dtype", kText, "f32", "f32; f64 runs on slow kernels, for comparisons"},
+      {"train.precision", kText, "f32", "of products: f32; bf16 or f16: mixed, with parameters, sums and updates in f32"},
+      {"train.recompute", kText, "none", "backward computes again what it needs of forward: none; selective; blocks; sqrt"},
       {"train.device", kText, "cpu", "cpu, or gpu: by the plugin's kernels where a GPU is found, else by the CPU's"},
       {"train.deterministic", kSwitch, "true", "add gradients in the order of the ranks"},
       {"train.bucket_bytes", kBytes, "1M", "gradients travel in buckets of about so many bytes"},
@@ -427,6 +441,9 @@ std::vector<std::string> AsSettings(const TrainJob& job) {
   add("train.steps", job.steps);
   add("train.seed", job.seed);
   add("train.dtype", Name(job.dtype));
+  add("train.precision", Name(job.precision));
+  for (const auto& marks : kRecomputeMarks)
+    if (marks.value == job.recompute) add("train.recompute", marks.name);
   add("train.device", job.gpu ? "gpu" : "cpu");
   add("train.deterministic", job.deterministic);
   add("train.bucket_bytes", job.bucket_bytes);

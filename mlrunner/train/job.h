@@ -60,6 +60,10 @@ enum class ChooseBy : std::uint8_t { kFixedSizes, kKeptCosts, kMeasuredCosts };
 // What happens to a step whose loss or gradients are no numbers: the training ends, or the step changes nothing and is counted.
 enum class NanPolicy : std::uint8_t { kStop, kSkip };
 
+// What backward computes again instead of keeping it from forward (train/recompute.h): nothing; all but products and masks; each block of
+// the model from its input; stretches of as many blocks as the root of how many there are.
+enum class RecomputeMarks : std::uint8_t { kNone, kSelective, kBlocks, kRoots };
+
 struct CheckpointSpec {
   std::string folder;            // empty: none are written
   std::int64_t every_steps = 0;  // 0: only at the end
@@ -82,6 +86,8 @@ struct TrainJob {
   std::int64_t steps = 0;
   std::uint64_t seed = 1;
   Dtype dtype = Dtype::kF32;
+  Dtype precision = Dtype::kF32;  // of products: kBF16 or kF16 are mixed precision, with f32 masters (graph/passes/pass.h: Autocast)
+  RecomputeMarks recompute = RecomputeMarks::kNone;
   bool gpu = false;                    // ops that a GPU has kernels for are computed there, where there is one
   bool deterministic = true;           // gradients of the ranks are added in the order of the ranks
   std::size_t bucket_bytes = 1 << 20;  // gradients travel in buckets of about so many bytes

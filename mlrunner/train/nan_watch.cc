@@ -27,7 +27,7 @@ Status NoNumber(const TrainJob& job, std::int64_t step, const std::string& what,
 }
 
 Status NanWatch::Begin(const Bindings& bindings, const RunContext& run, StateStore* states) {
-  if (job_.nan != NanPolicy::kSkip) return {};
+  if (job_.nan != NanPolicy::kSkip && !ScalesLoss(job_)) return {};
   statistics_.clear();
   for (const StateInfo& state : graph_.states) {
     if (state.kind != StateKind::kStatistic) continue;
@@ -62,7 +62,9 @@ Status NanWatch::Skip(std::int64_t step, const std::string& why, StateStore* sta
   statistics_.clear();
   ++skipped_;
   if (++in_a_row_ < kInARowMax) return {};
-  return NoNumber(job_, step, why, fmt::format("it is the {}th step in a row that train.nan = \"skip\" has left out", kInARowMax));
+  return NoNumber(job_, step, why,
+                  fmt::format("it is the {}th step in a row that {} has left out", kInARowMax,
+                              ScalesLoss(job_) ? "the search for a loss scale" : "train.nan = \"skip\""));
 }
 
 }  // namespace ropewalk::mlrunner

@@ -3,6 +3,7 @@
 //   loss, squares of gradients ─ what is no number ─▶ stop: the training ends, and names the step and the tensors
 //                                                 └─▶ skip: the update was left out (StepGraph guards it); statistics that forward has
 //                                                           written are put back; the step is counted, and too many in a row end it
+// A dynamic scale of the loss (train.precision = "f16") skips by itself where gradients alone are no numbers.
 //
 // Losses and gradients are sums over the ranks: all ranks find the same.
 //
@@ -37,7 +38,7 @@ class NanWatch {
   // How many of a step's outputs, behind the loss, are squares of gradients.
   std::size_t num_squares() const { return WatchesGradients(job_) ? beginning_.num_trained : 0; }
 
-  // Before a step. kSkip: the statistics are kept as they are.
+  // Before a step. Where steps may be left out the statistics are kept as they are.
   Status Begin(const Bindings& bindings, const RunContext& run, StateStore* states);
 
   struct Found {

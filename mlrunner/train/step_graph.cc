@@ -19,6 +19,8 @@
 #include "mlrunner/train/family.h"
 #include "mlrunner/train/frozen.h"
 #include "mlrunner/train/gradients.h"
+#include "mlrunner/train/loss_scale.h"
+#include "mlrunner/train/recompute.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -73,16 +75,19 @@ void Update(Builder& b, const OptimizerSpec& spec, const std::vector<Parameter>&
 Result<Graph> Finish(Builder& b, const TrainJob& job) {
   ASSIGN_OR_RETURN(Graph graph, b.Finish());
   graph = RemoveDeadCode(MergeEqual(Simplify(graph)));
+  if (job.precision != Dtype::kF32) return Autocast(graph, job.precision);  // attention stays products, which it is for
   // Kernels of these are f32 alone, and the CPU's: a GPU has products, which a fused attention would take from it.
   if (job.dtype == Dtype::kF32) {
     if (!job.gpu) graph = FuseAttention(graph);
     graph = RemoveDeadCode(FuseResidualNorms(graph));
   }
-  graph = FuseElementwise(graph);
-  if (job.dtype != Dtype::kF32) {
-    ASSIGN_OR_RETURN(graph, ChangeFloats(graph, Dtype::kF32, job.dtype));
-  }
   return graph;
+}
+
+Result<Graph> Fuse(const Graph& graph, Dtype dtype) {
+  Graph fused = FuseElementwise(RemoveDeadCode(graph));
+  if (dtype == Dtype::kF32) return fused;
+  return ChangeFloats(fused, Dtype::kF32, dtype);
 }
 
 }  // namespace
@@ -93,12 +98,15 @@ Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_
   ASSIGN_OR_RETURN(Learnt learnt, Build(b, job, samples, true, ranks));
   ASSIGN_OR_RETURN(const std::vector<Parameter> parameters, WithoutFrozen(b.graph(), learnt.parameters, job.frozen));
   if (beginning != nullptr) *beginning = {std::move(learnt.first_values), learnt.needs_whole_batches, parameters.size()};
-  std::vector<Gradient> gradients = Grad(learnt.loss, {parameters.begin(), parameters.end()});
+  std::optional<LossScale> loss_scale;
+  if (ScalesLoss(job)) loss_scale = NewLossScale(b);
+  std::vector<Gradient> gradients =
+      loss_scale ? ScaledGrad(b, *loss_scale, learnt.loss, parameters) : Grad(learnt.loss, {parameters.begin(), parameters.end()});
   std::vector<Value> loss{learnt.loss};  // and what else is summed as it is
   for (const Learnt::Figure& figure : learnt.figures) loss.push_back(figure.value);
   const bool several = job.micro_batches > 1, clips = job.optimizer.clip_norm > 0;
   // What every update waits for.
-  const bool skips = job.nan == NanPolicy::kSkip, waits = clips || skips;
+  const bool skips = job.nan == NanPolicy::kSkip || loss_scale, waits = clips || skips;
   // Micro-batches are summed here before ranks are.
   if (several)
     gradients =
@@ -116,29 +124,49 @@ Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_
   if (WatchesGradients(job))
     squares = SquaresOf(b, parameters, gradients,
                         [&](const Parameter& parameter) { return waits ? BetweenScope(b, parameters) : UpdateScope(b, parameter); });
-  if (clips) gradients = ClipByGlobalNorm(b, parameters, gradients, job.optimizer.clip_norm);
-  b.Output("loss", loss[0]);
-  for (std::size_t i = 0; i < squares.size() && b.status().ok(); ++i) b.Output(b.graph().state(parameters[i].state).name, squares[i]);
-  for (std::size_t i = 0; i < learnt.figures.size(); ++i) b.Output(learnt.figures[i].name, loss[1 + i]);
   std::optional<Builder::GuardAssigns> guard;
+  Value finite, unscaling, used;
   if (skips && b.status().ok()) {
     auto between = b.With(BetweenScope(b, parameters));
     Value all = loss[0];
     for (const Value& square : squares) all = all + square;
-    guard.emplace(b, IsFinite(all));
+    finite = IsFinite(all);
+    if (loss_scale) {
+      // The sums over ranks and micro-batches were of scaled gradients: what one rank finds all find, without asking.
+      unscaling = Unscaling(b, *loss_scale);
+      for (Value& square : squares) square = square * unscaling * unscaling;
+      used = b.Read(loss_scale->scale);
+      AdjustLossScale(b, *loss_scale, finite);
+    }
   }
+  if (clips) {
+    gradients = ClipByGlobalNorm(b, parameters, gradients, job.optimizer.clip_norm, unscaling);
+  } else if (unscaling.valid()) {
+    gradients = ScaleBy(b, parameters, gradients, unscaling);
+  }
+  b.Output("loss", loss[0]);
+  for (std::size_t i = 0; i < squares.size() && b.status().ok(); ++i) b.Output(b.graph().state(parameters[i].state).name, squares[i]);
+  for (std::size_t i = 0; i < learnt.figures.size(); ++i) b.Output(learnt.figures[i].name, loss[1 + i]);
+  if (used.valid()) b.Output(kLossScale, used);
+  if (finite.valid()) guard.emplace(b, finite);
   Update(b, job.optimizer, parameters, gradients);
   guard.reset();
   ASSIGN_OR_RETURN(Graph graph, Finish(b, job));
+  ASSIGN_OR_RETURN(graph, RecomputeAs(graph, job.recompute));
+  ASSIGN_OR_RETURN(graph, Fuse(graph, job.dtype));
   if (ranks > 1) graph = OverlapCollectives(graph);
   RETURN_IF_ERROR(Check(graph));
   return graph;
 }
 
-bool WatchesGradients(const TrainJob& job) { return job.nan == NanPolicy::kSkip || !job.metrics.empty() || !job.tensorboard.empty(); }
+bool ScalesLoss(const TrainJob& job) { return job.precision == Dtype::kF16; }
+
+bool WatchesGradients(const TrainJob& job) {
+  return job.nan == NanPolicy::kSkip || ScalesLoss(job) || !job.metrics.empty() || !job.tensorboard.empty();
+}
 
 Program StepProgram(const Graph& graph, std::int32_t micro_batches) {
-  Program program, once;
+  Program program, once;  // what runs once a step, before all micro-batches; behind them
   std::vector<RegionId> each;
   RegionId beside_last;
   for (const ProgramStep& step : DefaultProgram(graph)) {
@@ -147,6 +175,8 @@ Program StepProgram(const Graph& graph, std::int32_t micro_batches) {
       once.push_back(step);
     } else if (IsBesideLast(region)) {
       beside_last = step.region;
+    } else if (region.parameter.valid()) {
+      program.push_back(step);
     } else {
       each.push_back(step.region);
     }
@@ -167,7 +197,8 @@ Result<Graph> CountGraph(const TrainJob& job, const Samples& samples) {
   b.Output("loss", learnt.loss);
   b.Output("hits", learnt.hits);
   if (learnt.scores.valid()) b.Output("scores", learnt.scores);
-  return Finish(b, job);
+  ASSIGN_OR_RETURN(const Graph graph, Finish(b, job));
+  return Fuse(graph, job.dtype);
 }
 
 Result<Graph> ForwardGraph(const TrainJob& job, const Samples& samples) {

@@ -24,6 +24,9 @@ namespace ropewalk::mlrunner {
 
 inline constexpr const char* kDataAxis = "data";  // of the mesh: batches are cut over it
 
+// Whether gradients are computed of a scaled loss (loss_scale.h): then the last output is the scale of the step.
+bool ScalesLoss(const TrainJob& job);
+
 // Whether the step has an output for each parameter, of its name: the sum of the squares of its gradient, before it is clipped.
 bool WatchesGradients(const TrainJob& job);
 
@@ -40,7 +43,8 @@ struct Beginning {
 // TRAIN11: job.frozen names no parameter, or leaves none to be trained.
 Result<Graph> StepGraph(const TrainJob& job, const Samples& samples, std::int32_t ranks, Beginning* beginning = nullptr);
 
-// Forward and backward of each micro-batch, one after the other, what goes once beside the last backward, then the updates.
+// What runs once before forward (casts of parameters), forward and backward of each micro-batch, one after the other, what goes once beside
+// the last backward, then the updates.
 Program StepProgram(const Graph& graph, std::int32_t micro_batches);
 
 // Outputs: the weighted sum of the losses; the weighted number of labels that the model gets right; where it judges, the scores of the

@@ -454,20 +454,23 @@ class Rank {
     auto outputs = executable_->Run(inputs, states_);
     if (!outputs.ok()) return outputs.status().WithContext(fmt::format("step {}", step_));
     figures.loss = Scalar(outputs->outputs[0][0]);
-    // What the model's family counts.
+    // What the model's family counts, and the scale of the loss.
     for (std::size_t i = 1 + nan_.num_squares(); i < outputs->outputs[0].size(); ++i)
       figures.more.emplace_back(graph_.outputs[i].name, Scalar(outputs->outputs[0][i]));
     const NanWatch::Found found = nan_.Look(figures.loss, outputs->outputs[0]);
     figures.gradient_norm = found.gradient_norm;
-    if (job_.nan == NanPolicy::kSkip && !found.wrong.empty()) {
-      RETURN_IF_ERROR(Skip(found.wrong));
+    const double loss_scale = ScalesLoss(job_) ? Scalar(outputs->outputs[0].back()) : 0;
+    // Gradients that a scale has made too large are what dynamic scaling looks for; a loss that is no number is no matter of scales.
+    const bool skips = job_.nan == NanPolicy::kSkip || (ScalesLoss(job_) && std::isfinite(figures.loss));
+    if (skips && !found.wrong.empty()) {
+      RETURN_IF_ERROR(Skip(found.wrong, loss_scale));
     } else {
       nan_.Passed();
       summary_.loss = figures.loss;
     }
-    if (!std::isfinite(summary_.loss) && job_.nan == NanPolicy::kStop) {
+    if (!std::isfinite(figures.loss) && job_.nan == NanPolicy::kStop) {
       const std::string spoilt = SpoiltParameters(graph_, states_);
-      return NoNumber(job_, step_, fmt::format("the loss is {}", summary_.loss),
+      return NoNumber(job_, step_, fmt::format("the loss is {}", figures.loss),
                       spoilt.empty() ? "all parameters are still numbers" : "after its update " + spoilt);
     }
     if (hooks_.on_step) hooks_.on_step(step_, figures.loss);
@@ -478,7 +481,8 @@ class Rank {
     return batch.count;
   }
 
-  Status Skip(const std::string& why) {
+  Status Skip(std::string why, double loss_scale) {
+    if (loss_scale > 0) why += fmt::format("; the loss was scaled by {:g}, which is halved", loss_scale);
     if (nan_.skipped() == 0 && gang_.rank() == 0) Warn(fmt::format("step {} is skipped: {}", step_, why));
     RETURN_IF_ERROR(recorder_->Skipped(step_ + 1, why));
     return nan_.Skip(step_, why, &states_);

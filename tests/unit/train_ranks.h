@@ -258,6 +258,7 @@ struct RunOptions {
   std::uint32_t epoch = 0;                                           // of the gang
   bool together = false;                                             // checkpoints are written by all ranks, however small
   std::function<Result<DataSet>(ThreadGang& gang)> load;
+  std::function<void(ThreadGang& gang, KernelTable* table)> kernels;  // puts others in the places of the trainer's
 };
 
 // The job on `ranks` threads; one result a rank.
@@ -274,6 +275,7 @@ inline std::vector<RankResult> TrainOnThreads(const TrainJob& job, std::int32_t 
       hooks.run = options.run;
       if (options.together) hooks.spread_bytes = 0;
       if (options.load) hooks.load = [&] { return options.load(gang); };
+      if (options.kernels) hooks.kernels = [&](KernelTable* table) { options.kernels(gang, table); };
       hooks.on_resumed = [&](std::int64_t step, const std::string& path) {
         result.resumed.push_back(std::to_string(step) + " " + path + ", " + std::to_string(result.losses.size()));
       };
