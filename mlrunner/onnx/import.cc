@@ -77,6 +77,21 @@ void Statistics(const GraphDef& graph, std::set<std::string>* names) {
   }
 }
 
+// Numbers at places where no layer has a parameter: bounds, fillings, rates, the two values of one-hot rows.
+void Settings(const GraphDef& graph, std::set<std::string>* names) {
+  static const std::map<std::string_view, std::vector<std::size_t>> kPlaces = {
+      {"Clip", {1, 2}}, {"Dropout", {1, 2}}, {"OneHot", {1, 2}}, {"Pad", {2}}, {"Range", {0, 1, 2}}};
+  for (const Node& node : graph.nodes) {
+    if (const auto places = kPlaces.find(node.op); places != kPlaces.end()) {
+      for (std::size_t place : places->second)
+        if (place < node.inputs.size()) names->insert(node.inputs[place]);
+    }
+    for (const auto& [key, value] : node.attributes) {
+      if (const auto* body = std::get_if<std::shared_ptr<const GraphDef>>(&value)) Settings(**body, names);
+    }
+  }
+}
+
 // "ops_rows.cc:12: Gather of ..." without the line of ours.
 std::string WithoutPlace(const std::string& what) {
   const std::size_t colon = what.find(".cc:"), end = colon == std::string::npos ? colon : what.find(": ", colon + 4);
@@ -123,9 +138,10 @@ class Import {
 
  private:
   void Initializers(const GraphDef& graph) {
-    std::set<std::string> used, statistics;
+    std::set<std::string> used, statistics, settings;
     Uses(graph, &used);
     Statistics(graph, &statistics);
+    Settings(graph, &settings);
     for (const auto& [name, literal] : graph.initializers) {
       if (!used.contains(name)) continue;
       const Shape shape(literal.dims.begin(), literal.dims.end());
@@ -140,7 +156,7 @@ class Import {
         statistics_[name] = state;
         weight(state);
         names_[name] = Operand::Of(b_.Read(state));
-      } else if (IsFloat(literal.dtype) && (!options_.trainable || options_.trainable(name))) {
+      } else if (IsFloat(literal.dtype) && !settings.contains(name) && (!options_.trainable || options_.trainable(name))) {
         Parameter parameter = b_.NewParameter(name, shape, Initializer::Zeros(), literal.dtype);
         model_.parameters.push_back(parameter);
         weight(parameter.state);

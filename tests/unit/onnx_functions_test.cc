@@ -75,7 +75,8 @@ class OnnxFunctions : public ::testing::Test {
     ASSIGN_OR_RETURN(const ImportedModel made, ImportOnnx(b, files_, path));
     b.Output("y", made.outputs[0].value);
     ASSIGN_OR_RETURN(const Graph graph, b.Finish());
-    ASSIGN_OR_RETURN(const RefResult got, Evaluate(graph, {}, {RefTensor{{3}, {-1, 0, 2}}}));
+    std::map<std::string, RefTensor> states;
+    ASSIGN_OR_RETURN(const RefResult got, Evaluate(graph, {}, {RefTensor{{3}, {-1, 0, 2}}}, states));
     return got.outputs[0].data;
   }
   void Expect(std::vector<Node> nodes, const std::vector<Function>& functions, const std::vector<double>& expected) {

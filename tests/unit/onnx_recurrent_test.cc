@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include "base/random.h"
 #include "tests/unit/onnx_models.h"
@@ -155,7 +156,8 @@ TEST(OnnxRecurrent, LayersAreTheirEquations) {
     for (const Gradient& gradient : Grad(loss, inputs)) b.Output("gradient", gradient);
     auto graph = b.Finish();
     ASSERT_TRUE(graph.ok()) << graph.status().ToString();
-    auto got = Evaluate(*graph, {}, {n.x, n.w, n.r, n.bias, n.h});
+    std::map<std::string, RefTensor> states;
+    auto got = Evaluate(*graph, {}, {n.x, n.w, n.r, n.bias, n.h}, states);
     ASSERT_TRUE(got.ok()) << got.status().ToString();
     const std::vector<double> expected = Expected(c, n);
     std::vector<double> all = got->outputs[0].data;
