@@ -8,8 +8,12 @@ Each model gives FOLDER/MODEL.EXPORTER.onnx and FOLDER/MODEL.safetensors, which 
   output.I       what it gave
   probe.I        random numbers; the loss is the sum over all outputs of output.I * probe.I
   grad.NAME      the gradient of that loss by the parameter NAME of the PyTorch model (of one that has two names, twice)
+and, with --full, the same in float32, as float32.output.I and float32.grad.NAME: how far rounding alone leads away.
 Without --full the models have their shapes and tiny sizes: they are the fixtures of tests/data/onnx (versions.txt says what made them).
-The MLP by the dynamo exporter keeps its weights in a file of its own (external data), and there is a third one in opset 14.
+With it they are ResNet-18 for images of 224, GPT-2 of 124 million parameters, BERT-base, an LSTM of the Penn Treebank's size, a DLRM of
+26 tables and an MLP, for bench_onnx (compare.cc), which imports them and compares.
+The MLP by the dynamo exporter keeps its weights in a file of its own (external data), as all do by that exporter with --full, and there is
+a third MLP in opset 14.
 
 Needs torch, onnx, onnxscript, safetensors, and transformers for gpt2 and bert.
 """
@@ -62,7 +66,7 @@ class ResNet(nn.Module):
 
     def __init__(self, full):
         super().__init__()
-        widths, blocks, size, classes = ([64, 128, 256, 512], 2, 64, 10) if full else ([4, 6], 1, 16, 3)
+        widths, blocks, size, classes = ([64, 128, 256, 512], 2, 224, 1000) if full else ([4, 6], 1, 16, 3)
         self.stem = nn.Conv2d(3, widths[0], 7, 2, 3, bias=False)
         self.bn = nn.BatchNorm2d(widths[0])
         self.pool = nn.MaxPool2d(3, 2, 1)
@@ -125,7 +129,7 @@ class Bert(nn.Module):
 class Lstm(nn.Module):
     def __init__(self, full):
         super().__init__()
-        vocabulary, width, length = (1000, 256, 64) if full else (7, 5, 4)
+        vocabulary, width, length = (10000, 650, 35) if full else (7, 5, 4)
         self.table = nn.Embedding(vocabulary, width)
         self.lstm = nn.LSTM(width, width, num_layers=2, batch_first=True)
         self.head = nn.Linear(width, vocabulary)
@@ -141,14 +145,21 @@ class Dlrm(nn.Module):
 
     def __init__(self, full):
         super().__init__()
-        rows, width, tables, dense, bag = (10000, 16, 26, 13, 4) if full else (9, 4, 2, 3, 2)
+        rows, width, tables, bag = (10000, 16, 26, 4) if full else (9, 4, 2, 2)
+        below, above = ([13, 512, 256, 64, width], [512, 256, 1]) if full else ([3, width], [6, 1])
         self.bags = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(tables))
-        self.bottom = nn.Sequential(nn.Linear(dense, width), nn.ReLU())
+        self.bottom = self.tower(below)
         pairs = (tables + 1) * tables // 2
-        self.top = nn.Sequential(nn.Linear(width + pairs, 6), nn.ReLU(), nn.Linear(6, 1), nn.Sigmoid())
+        self.top = self.tower([width + pairs] + above)
+        self.top[-1] = nn.Sigmoid()
         self.register_buffer("row", torch.tensor([i for i in range(tables + 1) for _ in range(i)]), persistent=False)
         self.register_buffer("column", torch.tensor([j for i in range(tables + 1) for j in range(i)]), persistent=False)
-        self.inputs = {"dense": torch.randn(BATCH, dense), "indices": torch.randint(0, rows, (BATCH, tables, bag))}
+        self.inputs = {"dense": torch.randn(BATCH, below[0]), "indices": torch.randint(0, rows, (BATCH, tables, bag))}
+
+    @staticmethod
+    def tower(widths):
+        layers = [[nn.Linear(before, after), nn.ReLU()] for before, after in zip(widths, widths[1:])]
+        return nn.Sequential(*sum(layers, []))
 
     def forward(self, dense, indices):
         bottom = self.bottom(dense)
@@ -161,22 +172,29 @@ class Dlrm(nn.Module):
 MODELS = {"mlp": Mlp, "resnet": ResNet, "gpt2": Gpt2, "bert": Bert, "lstm": Lstm, "dlrm": Dlrm}
 
 
-def in_float64(model, inputs):
-    """What the twin of `model` in float64 gives, and the gradients of the loss that the module's docstring describes."""
-    twin = copy.deepcopy(model).double().train()
-    given = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
+def computed(model, inputs, dtype, probes=None):
+    """What the twin of `model` of that type gives, and the gradients of the loss that the module's docstring describes."""
+    twin = copy.deepcopy(model).to(dtype).train()
+    given = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
     outputs = twin(*given.values())
     outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
-    probes = [torch.randn_like(output) for output in outputs]
+    probes = [torch.randn_like(output) for output in outputs] if probes is None else [probe.to(dtype) for probe in probes]
     sum((output * probe).sum() for output, probe in zip(outputs, probes)).backward()
-    values = {f"input.{name}": value for name, value in given.items()}
-    values |= {f"output.{i}": output.detach() for i, output in enumerate(outputs)}
-    values |= {f"probe.{i}": probe for i, probe in enumerate(probes)}
+    values = {f"output.{i}": output.detach() for i, output in enumerate(outputs)}
     values |= {f"grad.{name}": p.grad for name, p in twin.named_parameters(remove_duplicate=False) if p.grad is not None}
+    return given, probes, values
+
+
+def expected(model, inputs, full):
+    given, probes, values = computed(model, inputs, torch.float64)
+    values |= {f"input.{name}": value for name, value in given.items()}
+    values |= {f"probe.{i}": probe for i, probe in enumerate(probes)}
+    if full:
+        values |= {f"float32.{name}": value for name, value in computed(model, inputs, torch.float32, probes)[2].items()}
     return {name: value.clone().contiguous() for name, value in values.items()}
 
 
-def export(name, model, inputs, exporter, path):
+def export(name, model, inputs, exporter, path, full):
     model = copy.deepcopy(model).train()
     names = list(inputs)
     if exporter in ("torchscript", "opset14"):
@@ -189,7 +207,7 @@ def export(name, model, inputs, exporter, path):
         torch.onnx.export(model, tuple(inputs.values()), path, dynamo=True, opset_version=18, optimize=False, input_names=names,
                           dynamic_shapes=tuple({0: batch} for _ in names), external_data=False)
     strip(path)
-    if (name, exporter) == ("mlp", "dynamo"):
+    if exporter == "dynamo" and (full or name == "mlp"):
         proto = onnx.load(path)
         onnx.save(proto, path, save_as_external_data=True, location=os.path.basename(path) + ".data", size_threshold=0)
         os.chmod(path + ".data", 0o644)
@@ -243,7 +261,7 @@ def main():
         inputs = model.inputs
         del model.inputs
         values = os.path.join(arguments.folder, f"{name}.safetensors")
-        safetensors.torch.save_file(in_float64(model, inputs), values)
+        safetensors.torch.save_file(expected(model, inputs, arguments.full), values)
         os.chmod(values, 0o644)
         exporters = arguments.exporters.split(",")
         if name == "mlp":
@@ -251,7 +269,7 @@ def main():
         for exporter in exporters:
             path = os.path.join(arguments.folder, f"{name}.{exporter}.onnx")
             try:
-                export(name, model, inputs, exporter, path)
+                export(name, model, inputs, exporter, path, arguments.full)
                 print(f"{path}: {os.path.getsize(path)} bytes")
             except Exception as error:  # one exporter that cannot take one model is not the end of the others
                 failed.append(f"{name} by {exporter}: {type(error).__name__}: {str(error)[:2000]}")
