@@ -6,13 +6,29 @@
 #include <fmt/format.h>
 
 namespace ropewalk::mlrunner {
+namespace {
+
+// What no 64 bits hold becomes the number at their end, which no tensor has as a length: who asks for one refuses it (RUN04).
+constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(), kLeast = std::numeric_limits<std::int64_t>::min();
+std::int64_t Plus(std::int64_t a, std::int64_t b) {
+  std::int64_t sum;
+  return __builtin_add_overflow(a, b, &sum) ? (a < 0 ? kLeast : kMost) : sum;
+}
+std::int64_t Times(std::int64_t a, std::int64_t b) {
+  std::int64_t product;
+  return __builtin_mul_overflow(a, b, &product) ? ((a < 0) == (b < 0) ? kMost : kLeast) : product;
+}
+// Of summands in a polynomial, and of symbols in one of them. A file can square a length again and again.
+constexpr std::size_t kTermsMax = 4096, kPowerMax = 64;
+
+}  // namespace
 
 Dim Dim::FromTerms(std::vector<Term> terms) {
   std::sort(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return a.symbols < b.symbols; });
   Dim result;
   for (Term& term : terms) {
     if (!result.terms_.empty() && result.terms_.back().symbols == term.symbols) {
-      result.terms_.back().coefficient += term.coefficient;
+      result.terms_.back().coefficient = Plus(result.terms_.back().coefficient, term.coefficient);
     } else {
       result.terms_.push_back(std::move(term));
     }
@@ -32,10 +48,9 @@ std::int64_t Dim::Evaluate(const Bindings& bindings) const {
   for (const Term& term : terms_) {
     std::int64_t product = term.coefficient;
     for (std::uint32_t symbol : term.symbols) {
-      // A number that no tensor has: who asks for a length refuses it (RUN04).
-      if (__builtin_mul_overflow(product, bindings.at(symbol), &product)) return std::numeric_limits<std::int64_t>::max();
+      if (__builtin_mul_overflow(product, bindings.at(symbol), &product)) return kMost;
     }
-    if (__builtin_add_overflow(sum, product, &sum)) return std::numeric_limits<std::int64_t>::max();
+    if (__builtin_add_overflow(sum, product, &sum)) return kMost;
   }
   return sum;
 }
@@ -47,9 +62,9 @@ std::optional<std::int64_t> Dim::UpperBound(const std::vector<SymbolInfo>& symbo
     std::int64_t product = term.coefficient;
     for (std::uint32_t symbol : term.symbols) {
       if (symbols.at(symbol).max == 0) return std::nullopt;
-      product *= symbols[symbol].max;
+      if (__builtin_mul_overflow(product, symbols[symbol].max, &product)) return std::nullopt;
     }
-    sum += product;
+    if (__builtin_add_overflow(sum, product, &sum)) return std::nullopt;
   }
   return sum;
 }
@@ -74,6 +89,7 @@ std::optional<Dim> Dim::DividedBy(const Dim& divisor) const {
   const Term& by = divisor.terms_[0];
   std::vector<Term> quotient;
   for (const Term& term : terms_) {
+    if (by.coefficient == -1 && term.coefficient == kLeast) return std::nullopt;  // for which there is no quotient
     if (term.coefficient % by.coefficient != 0 ||
         !std::includes(term.symbols.begin(), term.symbols.end(), by.symbols.begin(), by.symbols.end())) {
       return std::nullopt;
@@ -90,7 +106,7 @@ std::string Dim::ToString(const std::vector<SymbolInfo>& symbols) const {
   std::string text;
   for (auto term = terms_.rbegin(); term != terms_.rend(); ++term) {
     if (!text.empty()) text += term->coefficient < 0 ? " - " : " + ";
-    std::int64_t coefficient = text.empty() ? term->coefficient : std::abs(term->coefficient);
+    std::int64_t coefficient = text.empty() ? term->coefficient : term->coefficient < 0 ? Times(term->coefficient, -1) : term->coefficient;
     std::string product;
     for (std::uint32_t symbol : term->symbols) {
       if (!product.empty()) product += '*';
@@ -133,10 +149,16 @@ Dim operator+(const Dim& a, const Dim& b) {
 Dim operator-(const Dim& a, const Dim& b) { return a + b * Dim(-1); }
 
 Dim operator*(const Dim& a, const Dim& b) {
+  auto power = [](const Dim& dim) {
+    std::size_t most = 0;
+    for (const Dim::Term& term : dim.terms_) most = std::max(most, term.symbols.size());
+    return most;
+  };
+  if (a.terms_.size() * b.terms_.size() > kTermsMax || power(a) + power(b) > kPowerMax) return Dim(kMost);
   std::vector<Dim::Term> terms;
   for (const Dim::Term& x : a.terms_) {
     for (const Dim::Term& y : b.terms_) {
-      Dim::Term product{x.symbols, x.coefficient * y.coefficient};
+      Dim::Term product{x.symbols, Times(x.coefficient, y.coefficient)};
       product.symbols.insert(product.symbols.end(), y.symbols.begin(), y.symbols.end());
       std::sort(product.symbols.begin(), product.symbols.end());
       terms.push_back(std::move(product));
@@ -165,7 +187,8 @@ Dim NumElements(const Shape& shape) {
 
 std::int64_t NumElements(const Dims& dims) {
   std::int64_t product = 1;
-  for (std::int64_t dim : dims) product *= dim;
+  if (std::find(dims.begin(), dims.end(), 0) != dims.end()) return 0;
+  for (std::int64_t dim : dims) product = Times(product, dim);
   return product;
 }
 

@@ -14,6 +14,7 @@
 #include <onnx/onnx.pb.h>
 
 #include "base/bytes.h"
+#include "base/escape.h"
 #include "mlrunner/onnx/functions.h"
 #include "storage/io_error.h"
 
@@ -87,12 +88,13 @@ class Reader {
     return Status(Code::kInvalid, "ONNX01", QuotedPath(path_) + " is no whole ONNX model", std::move(why), std::move(fix));
   }
   Status BadTensor(const std::string& name, std::string why, std::string fix) const {
-    return Status(Code::kInvalid, "ONNX07", fmt::format("tensor {} of {}", name, QuotedPath(path_)), std::move(why), std::move(fix));
+    return Status(Code::kInvalid, "ONNX07", fmt::format("tensor {} of {}", EscapeForLog(name, 500), QuotedPath(path_)), std::move(why),
+                  std::move(fix));
   }
   Status BadData(const std::string& name, const std::string& location, std::string why, std::string fix) const {
     return Status(Code::kInvalid, "ONNX04",
-                  fmt::format("the data of tensor {} of {}, in {}", name, QuotedPath(path_), QuotedPath(location)), std::move(why),
-                  std::move(fix));
+                  fmt::format("the data of tensor {} of {}, in {}", EscapeForLog(name, 500), QuotedPath(path_), QuotedPath(location)),
+                  std::move(why), std::move(fix));
   }
 
   Result<GraphDef> Graph(const ::onnx::GraphProto& proto) {
@@ -261,7 +263,8 @@ class Reader {
     std::optional<std::uint64_t> offset = keys.contains("offset") ? number(keys["offset"]) : 0;
     std::optional<std::uint64_t> length = keys.contains("length") ? number(keys["length"]) : bytes;
     if (!offset || !length || *length != bytes) {
-      return bad(fmt::format("offset [{}] and length [{}] do not give the {} bytes of its shape", keys["offset"], keys["length"], bytes),
+      return bad(fmt::format("offset [{}] and length [{}] do not give the {} bytes of its shape", EscapeForLog(keys["offset"], 100),
+                             EscapeForLog(keys["length"], 100), bytes),
                  "export it again");
     }
     // A file from somebody else must not read what lies elsewhere on this machine.
@@ -291,6 +294,13 @@ class Reader {
       return bad(fmt::format("it has {} bytes, and those of the tensor are {} from byte {} on", facts.bytes, bytes, *offset),
                  "copy it again: it is cut off, or belongs to another model");
     }
+    // A small file must not fill the memory by naming the same bytes again and again.
+    std::uint64_t& taken = taken_[at];
+    if (facts.bytes - taken < bytes) {
+      return bad(fmt::format("it has {} bytes, and the tensors that lie in it have more together", facts.bytes),
+                 "export it again, with bytes of its own for each tensor");
+    }
+    taken += bytes;
     std::string data(bytes, '\0');
     std::size_t count = 0;
     if (int error = files_.ReadAt(at, *offset, std::as_writable_bytes(std::span(data)), &count); error != 0)
@@ -301,6 +311,7 @@ class Reader {
 
   storage::FileSystem& files_;
   std::string path_;
+  std::map<std::string, std::uint64_t> taken_;  // bytes that tensors have of a file beside the model
 };
 
 void Put(const Literal& literal, const std::string& name, ::onnx::TensorProto* proto) {

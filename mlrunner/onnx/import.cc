@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/escape.h"
 #include "mlrunner/graph/maths.h"
 #include "mlrunner/onnx/control.h"
 #include "mlrunner/onnx/file.h"
@@ -50,7 +51,8 @@ std::string Suggestion(const Node& node) {
       {"RandomUniformLike", "make random numbers an input of the model, or use dropout"},
       {"Mod", "compute it before the model"},
   };
-  if (!node.domain.empty()) return fmt::format("export without the domain {}: its ops are one program's own", node.domain);
+  if (!node.domain.empty())
+    return fmt::format("export without the domain {}: its ops are one program's own", EscapeForLog(node.domain, 500));
   auto found = kAdvice.find(node.op);
   return found != kAdvice.end() ? found->second : "use layers of other ops (docs/mlrunner.md lists those that are known)";
 }
@@ -127,8 +129,8 @@ class Import {
       NodeContext context(session_, end, {operand});
       Value value = operand == nullptr ? Value() : context.Make(*operand);
       if (!value.valid() && b_.status().ok()) {
-        b_.Fail(Status(Code::kInvalid, "ONNX05", fmt::format("{}: output {}", storage::QuotedPath(session_.path), name), "no node gives it",
-                       "export the model again"));
+        b_.Fail(Status(Code::kInvalid, "ONNX05", fmt::format("{}: output {}", storage::QuotedPath(session_.path), EscapeForLog(name, 500)),
+                       "no node gives it", "export the model again"));
       }
       if (!b_.status().ok()) return b_.status();
       model_.outputs.push_back({name, value});
@@ -172,8 +174,8 @@ class Import {
   }
 
   Status BadInput(const ValueDef& input, std::string why, std::string fix) {
-    b_.Fail(Status(Code::kInvalid, "ONNX05", fmt::format("{}: input {}", storage::QuotedPath(session_.path), input.name), std::move(why),
-                   std::move(fix)));
+    b_.Fail(Status(Code::kInvalid, "ONNX05", fmt::format("{}: input {}", storage::QuotedPath(session_.path), EscapeForLog(input.name, 500)),
+                   std::move(why), std::move(fix)));
     return b_.status();
   }
   Status Inputs(const GraphDef& graph) {
@@ -219,6 +221,8 @@ class Import {
       Shape shape;
       for (std::size_t i = 0; i < input.dims.size(); ++i) {
         const DimDef& dim = input.dims[i];
+        if (dim.value > kLengthMax)
+          return BadInput(input, fmt::format("length {} is {}, and {} is the most", i, dim.value, kLengthMax), "export the model again");
         if (dim.value >= 0) {
           shape.emplace_back(dim.value);
         } else {
@@ -280,7 +284,7 @@ class Import {
       if (inputs.back() != nullptr && inputs.back()->each_round) each_round = true;
       if (!name.empty() && inputs.back() == nullptr) {
         NodeContext(session_, node, {})
-            .Refuse(fmt::format("its input {} is given by no node before it", name),
+            .Refuse(fmt::format("its input {} is given by no node before it", EscapeForLog(name, 500)),
                     "export the model again; or that result of the node is not supported");
         return;
       }

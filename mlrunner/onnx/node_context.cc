@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/escape.h"
 #include "mlrunner/graph/maths.h"
 #include "storage/io_error.h"
 
@@ -12,7 +13,7 @@ namespace ropewalk::mlrunner::onnx {
 
 std::string NodeContext::Title() const {
   const std::string& name = !node.name.empty() ? node.name : node.outputs.empty() ? node.name : node.outputs[0];
-  return fmt::format("{}: node {} ({})", storage::QuotedPath(s.path), name, node.op);
+  return fmt::format("{}: node {} ({})", storage::QuotedPath(s.path), EscapeForLog(name, 500), EscapeForLog(node.op, 100));
 }
 
 void NodeContext::Fail(const char* tag, std::string why, std::string fix) {
@@ -47,7 +48,7 @@ Value MakeKnown(Builder& b, const Known& known) {
     return Reshape(elements.size() == 1 ? elements[0] : Concat(elements, 0), shape);
   }
   const auto first = [&] { return known.IsReal() ? known.real[0] : static_cast<double>(*known.whole[0].Constant()); };
-  bool equal = known.Size() > 0 && (known.IsReal() || std::abs(*known.whole[0].Constant()) < (std::int64_t{1} << 53));
+  bool equal = known.Size() > 0 && (known.IsReal() || IsModerate(*known.whole[0].Constant()));
   for (std::size_t i = 1; equal && i < known.Size(); ++i) {
     equal = known.IsReal() ? known.real[i] == known.real[0] : known.whole[i] == known.whole[0];
   }
@@ -90,6 +91,17 @@ std::vector<Dim> NodeContext::WholeAt(std::size_t i, const char* what) {
     return {};
   }
   return known->whole;
+}
+std::vector<Dim> NodeContext::LengthsAt(std::size_t i, const char* what) {
+  std::vector<Dim> lengths = WholeAt(i, what);
+  for (const Dim& length : lengths) {
+    auto number = length.Constant();
+    if (!number || (*number >= 0 && *number <= kLengthMax)) continue;
+    Refuse(fmt::format("{} are to be 0 to {}, and one of them is {}", what, kLengthMax, *number),
+           "export the model again, with inputs of the shapes that it is for");
+    return {};
+  }
+  return lengths;
 }
 std::vector<std::int64_t> NodeContext::NumbersAt(std::size_t i, const char* what) {
   std::vector<std::int64_t> numbers;

@@ -55,12 +55,16 @@ class NodeContext {
   const Operand& At(std::size_t i);
   const Known* KnownAt(std::size_t i) const { return Has(i) ? in_[i]->known.get() : nullptr; }
   bool AllKnown() const;
+  // Whether what is known of an input are whole numbers.
+  bool IsWhole(std::size_t i) const { return KnownAt(i) != nullptr && !KnownAt(i)->IsReal(); }
   // The input in the graph, made there if need be. Not valid after a failure.
   Value Val(std::size_t i);
   Value Make(Operand& operand);
 
   // Numbers that must be known. `what` says in a refusal what they are ("the axes").
   std::vector<Dim> WholeAt(std::size_t i, const char* what);
+  // Lengths among them: none less than 0, and none that no tensor has.
+  std::vector<Dim> LengthsAt(std::size_t i, const char* what);
   std::vector<std::int64_t> NumbersAt(std::size_t i, const char* what);
   double RealAt(std::size_t i, const char* what);
   // Numbers that are an attribute in older opsets and input `i` in newer ones; empty where they are neither.

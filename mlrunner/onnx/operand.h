@@ -43,12 +43,15 @@ struct Operand {
   static Operand Scalar(Dim element);                              // of i64
 };
 
-inline constexpr std::int64_t kKnownMax = 4096;  // elements: lengths and tables of lengths are few
+inline constexpr std::int64_t kLengthMax = std::int64_t{1} << 40;  // of an axis: more is a mistake, or malice
+inline constexpr std::int64_t kKnownMax = 4096;                    // elements: lengths and tables of lengths are few
 
 // Nothing where the elements are not known, or are too many.
 std::optional<Known> FromLiteral(const Literal& literal);
 Literal ToLiteral(const Known& known);  // without symbols
 
+// Whether a double has room for the number.
+inline bool IsModerate(std::int64_t number) { return number > -(std::int64_t{1} << 53) && number < std::int64_t{1} << 53; }
 // The sign of a - b, for whatever numbers the symbols' bounds allow; nothing where it depends on them.
 std::optional<int> SignOfDifference(const Dim& a, const Dim& b, const std::vector<SymbolInfo>& symbols);
 

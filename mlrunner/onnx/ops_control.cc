@@ -53,6 +53,7 @@ Operands SequenceConstruct(NodeContext& c) {
 Operands SequenceInsert(NodeContext& c) {
   const std::vector<Operand>* list = ListAt(c, 0);
   if (list == nullptr) return {};
+  if (c.s.round && c.Has(2)) return c.Refuse("a round puts what it has made elsewhere than at the end of a list", "put it at the end");
   std::vector<Operand> longer = *list;
   std::int64_t at = static_cast<std::int64_t>(list->size());
   if (c.Has(2)) {
@@ -111,12 +112,12 @@ Operands SplitToSequence(NodeContext& c) {
   std::vector<Dim> lengths;
   const bool ones = !c.Has(1);
   if (c.Has(1) && c.At(1).type.shape.size() == 1) {
-    lengths = c.WholeAt(1, "the lengths of a split");
+    lengths = c.LengthsAt(1, "the lengths of a split");
   } else {
     std::vector<std::int64_t> each = ones ? std::vector<std::int64_t>{1} : c.NumbersAt(1, "the lengths of a split");
     if (!c.ok()) return {};
     auto number = size.Constant();
-    if (!number || each.at(0) < 1 || *number / each[0] > kPartsMax)
+    if (!number || each.at(0) < 1 || each[0] > kLengthMax || *number / each[0] > kPartsMax)
       return c.Refuse(fmt::format("an axis of {} is cut into a number of parts that a run says", size.ToString(c.symbols())),
                       "give that length as a number (ImportOptions::lengths)");
     for (std::int64_t at = 0; at < *number; at += each[0]) lengths.emplace_back(std::min(each[0], *number - at));
@@ -203,7 +204,7 @@ Operands Loop(NodeContext& c) {
   Operands results;
   for (std::size_t i = 0; i < made.size(); ++i) {
     Operand& out = made[i];
-    if (i < carried && out.sequence && out.sequence->size() == 1) {
+    if (i < carried && out.sequence && out.sequence->size() == 1 && out.sequence->at(0).each_round) {
       results.push_back(out);
     } else if (i < carried && out.known && out.known->Size() == 1 && out.known->whole.at(0) == starts[i] + round.number + Dim(1)) {
       Known last = *out.known;
@@ -227,7 +228,7 @@ Operands ForAllRounds(NodeContext& c, Importer importer) {
   auto is_in = [&](const std::vector<std::string_view>& ops) { return std::find(ops.begin(), ops.end(), c.node.op) != ops.end(); };
   const bool reduces = is_in(kReductions), elementwise = is_in(kElementwise);
   const bool gathers = c.node.op == "Gather" && c.node.Int("axis", 0) == 0 && !c.At(0).each_round;
-  if (c.node.op == "SequenceInsert") return importer(c);
+  if (c.node.op == "SequenceInsert" || (c.node.op == "CastLike" && !c.At(0).each_round)) return importer(c);
   if (!reduces && !elementwise && !gathers)
     return c.Refuse("it is not known how to do this for all rounds of a loop at once",
                     "sum the rows of a bag, or take their mean or maximum");
@@ -252,7 +253,9 @@ Operands ForAllRounds(NodeContext& c, Importer importer) {
   if (reduces) {
     std::vector<std::int64_t> axes = c.Numbers("axes", 1);
     if (axes.empty()) return c.Refuse("it goes along all axes", "name the axes");
-    for (std::int64_t& axis : axes) axis += axis >= 0 ? 1 : 0;
+    axes = c.Axes(axes, c.At(0).type.shape.size() + (c.node.op == "Unsqueeze" ? axes.size() : 0));
+    if (!c.ok()) return {};
+    for (std::int64_t& axis : axes) ++axis;  // behind that of the rounds
     node.attributes["axes"] = axes;
     operands.resize(1);
   }

@@ -67,7 +67,7 @@ Operands Arithmetic(NodeContext& c, const OfWhole& of_whole, OfReal of_real, OfV
 Operands Add(NodeContext& c) {
   // A row of numbers that is moved stays one.
   for (std::size_t i : {0, 1}) {
-    if (!c.Has(i) || !c.Has(1 - i) || !c.At(i).progression || c.KnownAt(1 - i) == nullptr || c.KnownAt(1 - i)->Size() != 1) continue;
+    if (!c.Has(i) || !c.Has(1 - i) || !c.At(i).progression || !c.IsWhole(1 - i) || c.KnownAt(1 - i)->Size() != 1) continue;
     if (c.At(1 - i).type.shape.size() > 1) continue;
     Operand moved = c.At(i);
     Progression p = *moved.progression;
@@ -222,7 +222,7 @@ Operands IsInf(NodeContext& c) {
 }
 Operands Where(NodeContext& c) {
   const Known *which = c.KnownAt(0), *a = c.KnownAt(1), *b = c.KnownAt(2);
-  if (which != nullptr && a != nullptr && b != nullptr && a->IsReal() == b->IsReal()) {
+  if (which != nullptr && a != nullptr && b != nullptr && !which->IsReal() && a->IsReal() == b->IsReal()) {
     auto dims = Together(which->dims, a->dims);
     if (dims) dims = Together(*dims, b->dims);
     if (dims) {

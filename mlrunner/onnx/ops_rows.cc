@@ -1,5 +1,6 @@
 // Ops that pick elements by number, put them back, and go along axes.
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -34,13 +35,16 @@ Operands GatherOp(NodeContext& c) {
   const Operand &a = c.At(0), &which = c.At(1);
   const std::int64_t axis = c.Axis(c.node.Int("axis", 0), a.type.shape.size());
   if (!c.ok()) return {};
+  if (!IsIndexType(which.type.dtype)) return c.Refuse(fmt::format("its row numbers are {}", Name(which.type.dtype)), "Cast them to int64");
   const auto at = static_cast<std::size_t>(axis);
   const Dim length = a.type.shape[at];
   const Known* numbers = which.known.get();
   const bool constant =
       numbers != nullptr && std::all_of(numbers->whole.begin(), numbers->whole.end(), [](const Dim& dim) { return dim.IsConstant(); });
   if (a.progression && numbers != nullptr && numbers->dims.empty()) {
-    return {Operand::Scalar(a.progression->start + a.progression->step * numbers->whole[0])};
+    const Progression& p = *a.progression;
+    const bool from_end = numbers->whole[0].Constant().value_or(0) < 0;
+    return {Operand::Scalar(p.start + p.step * (from_end ? p.count + numbers->whole[0] : numbers->whole[0]))};
   }
   std::optional<Operand> from_front;  // the indices, where they are known
   if (constant && length.IsConstant()) {
@@ -118,7 +122,8 @@ Operands GatherNd(NodeContext& c) {
   Value x = c.Val(0), tuples = c.Val(1);
   if (!x.valid() || !tuples.valid()) return {};
   auto k = tuples.dim(-1).Constant();
-  if (!k || *k < 1 || *k > static_cast<std::int64_t>(x.rank())) return c.Refuse("its tuples do not fit the axes", "export the model again");
+  if (tuples.rank() == 0 || !k || *k < 1 || *k > static_cast<std::int64_t>(x.rank()))
+    return c.Refuse("its tuples do not fit the axes", "export the model again");
   const auto axes = static_cast<std::size_t>(*k);
   return {Operand::Of(Gather(Reshape(x, RowsOf(x.shape(), axes)), RowNumbers(tuples, x.shape(), axes)))};
 }
@@ -129,7 +134,7 @@ Operands ScatterNd(NodeContext& c) {
   Value x = c.Val(0), tuples = c.Val(1), updates = c.Val(2);
   if (!x.valid() || !tuples.valid() || !updates.valid()) return {};
   auto k = tuples.dim(-1).Constant();
-  if (!k || *k < 1 || *k > static_cast<std::int64_t>(x.rank()) || !IsNumber(x.dtype()))
+  if (tuples.rank() == 0 || !k || *k < 1 || *k > static_cast<std::int64_t>(x.rank()) || !IsNumber(x.dtype()))
     return c.Refuse("its tuples do not fit the axes, or it writes flags", "Cast flags, or export the model again");
   const auto axes = static_cast<std::size_t>(*k);
   const Dim count = NumElements(Shape(tuples.shape().begin(), tuples.shape().end() - 1));
@@ -147,6 +152,10 @@ Operands GatherElements(NodeContext& c) {
   const Operand &a = c.At(0), &which = c.At(1);
   const auto axis = static_cast<std::size_t>(c.Axis(c.node.Int("axis", 0), a.type.shape.size()));
   if (!c.ok()) return {};
+  if (!IsIndexType(which.type.dtype) || which.type.shape.size() != a.type.shape.size()) {
+    return c.Refuse(fmt::format("it takes elements of {} at {} {}", c.Show(a.type.shape), Name(which.type.dtype), c.Show(which.type.shape)),
+                    "their places are int64, with as many axes");
+  }
   if (a.known && which.known &&
       std::all_of(which.known->whole.begin(), which.known->whole.end(), [](const Dim& dim) { return dim.IsConstant(); })) {
     bool inside = true;
@@ -218,6 +227,7 @@ Operands ReduceProd(NodeContext& c) {
 }
 Operands ArgMaxOp(NodeContext& c) {
   const std::int64_t axis = c.Axis(c.node.Int("axis", 0), c.At(0).type.shape.size());
+  if (!c.ok()) return {};
   if (c.node.Int("select_last_index", 0) != 0) return c.Refuse("it gives the last of equals", "take the first (select_last_index = 0)");
   Value x = c.Val(0);
   if (!x.valid()) return {};
@@ -232,7 +242,8 @@ Operands TopKOp(NodeContext& c) {
   std::vector<std::int64_t> count = c.NumbersAt(1, "the number of the largest");
   Value x = c.Val(0);
   if (!x.valid() || !c.ok()) return {};
-  if (count.size() != 1) return c.Refuse("it takes one number of the largest", "export the model again");
+  if (count.size() != 1 || count[0] < 0 || count[0] > std::numeric_limits<int>::max())
+    return c.Refuse("it takes one number of the largest, from 0 on", "export the model again");
   if (c.Axis(c.node.Int("axis", -1), x.rank()) + 1 != static_cast<std::int64_t>(x.rank()) || c.node.Int("largest", 1) == 0) {
     return c.Refuse("it takes the smallest, or goes along another axis than the last", "negate, or transpose");
   }
@@ -242,6 +253,7 @@ Operands TopKOp(NodeContext& c) {
 
 Operands SoftmaxOp(NodeContext& c) {
   const std::int64_t axis = c.Axis(c.node.Int("axis", -1), c.At(0).type.shape.size());
+  if (!c.ok()) return {};
   const bool log = c.node.op == "LogSoftmax";
   return {Operand::Of(Along(c.Val(0), axis, [&](const Value& x) { return log ? LogSoftmax(x) : Softmax(x); }))};
 }
@@ -252,6 +264,7 @@ Operands CumSum(NodeContext& c) {
   if (!c.ok()) return {};
   if (axes.size() != 1) return c.Refuse("it goes along one axis", "export the model again");
   const std::int64_t axis = c.Axis(axes[0], c.At(0).type.shape.size());
+  if (!c.ok()) return {};
   const bool exclusive = c.node.Int("exclusive", 0) != 0, reverse = c.node.Int("reverse", 0) != 0;
   return {Operand::Of(Along(c.Val(0), axis, [&](const Value& x) {
     const Dim n = x.dim(-1);
@@ -265,7 +278,7 @@ Operands CumSum(NodeContext& c) {
 }
 
 Operands OneHotOp(NodeContext& c) {
-  std::vector<Dim> depth = c.WholeAt(1, "the classes of a one-hot");
+  std::vector<Dim> depth = c.LengthsAt(1, "the classes of a one-hot");
   const std::int64_t axis = c.node.Int("axis", -1);
   Value indices = c.Val(0), values = c.Val(2);
   if (!indices.valid() || !values.valid()) return {};

@@ -61,7 +61,7 @@ Operands ConstantOp(NodeContext& c) {
 
 Operands ReshapeOp(NodeContext& c) {
   std::vector<Dim> target = c.WholeAt(1, "the lengths of a reshape");
-  const Shape& from = c.At(0).type.shape;
+  const Shape from = c.At(0).type.shape;
   if (!c.ok()) return {};
   const bool zero_is_length = c.node.Int("allowzero", 0) != 0;
   Dim others = 1;
@@ -72,7 +72,10 @@ Operands ReshapeOp(NodeContext& c) {
         return c.Refuse(fmt::format("length {} is to be kept, and {} has none", i, c.Show(from)), "export the model again");
       target[i] = from[i];
     }
-    if (target[i].Is(-1)) {
+    const std::int64_t number = target[i].Constant().value_or(0);
+    if (number < -1 || number > kLengthMax)
+      return c.Refuse(fmt::format("length {} is {}", i, number), "export the model again, with inputs of the shapes that it is for");
+    if (number == -1) {
       if (open) return c.Refuse("two lengths are to be found out", "export the model again, with one -1 at most");
       open = i;
     } else {
@@ -119,6 +122,7 @@ Operands Unsqueeze(NodeContext& c) {
   if (!c.ok()) return {};
   Shape wider = shape;
   std::sort(axes.begin(), axes.end());
+  if (std::adjacent_find(axes.begin(), axes.end()) != axes.end()) return c.Refuse("it names an axis twice", "export the model again");
   for (std::int64_t axis : axes) wider.insert(wider.begin() + axis, Dim(1));
   return {Reshaped(c, 0, wider)};
 }
@@ -133,6 +137,9 @@ Operands TransposeOp(NodeContext& c) {
     return c.Refuse(fmt::format("{} axes are named of {}", order.size(), c.Show(a.type.shape)), "export the model again");
   order = c.Axes(order, rank);
   if (!c.ok()) return {};
+  std::vector<std::int64_t> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return c.Refuse("it names an axis twice", "export the model again");
   if (a.known) {
     Dims dims;
     for (std::int64_t axis : order) dims.push_back(a.known->dims[static_cast<std::size_t>(axis)]);
@@ -152,6 +159,10 @@ Operands ConcatOp(NodeContext& c) {
   const std::size_t rank = c.At(0).type.shape.size();
   const auto axis = static_cast<std::size_t>(c.Axis(c.node.Int("axis", 0), rank));
   if (!c.ok()) return {};
+  for (std::size_t i = 0; i < c.NumInputs() && c.ok(); ++i) {
+    if (c.At(i).type.dtype != c.At(0).type.dtype) return c.Refuse("it joins elements of different types", "Cast them to one");
+  }
+  if (!c.ok()) return {};
   if (c.AllKnown() && rank == 1) {
     Known all{c.At(0).type.dtype, {0}, {}, {}};
     for (std::size_t i = 0; i < c.NumInputs(); ++i) {
@@ -163,7 +174,7 @@ Operands ConcatOp(NodeContext& c) {
     if (all.Size() <= kKnownMax) return {Operand::Of(std::move(all))};
   }
   // A row of numbers, and the one that comes next: beginnings of bags, and the end of the last.
-  if (c.NumInputs() == 2 && c.At(0).progression && c.KnownAt(1) != nullptr && c.KnownAt(1)->dims == Dims{1}) {
+  if (c.NumInputs() == 2 && c.At(0).progression && c.IsWhole(1) && c.KnownAt(1)->dims == Dims{1}) {
     Progression p = *c.At(0).progression;
     if (c.KnownAt(1)->whole[0] == p.start + p.step * p.count) {
       p.count = p.count + 1;
@@ -183,7 +194,7 @@ Operands ConcatOp(NodeContext& c) {
 }
 
 Operands ExpandOp(NodeContext& c) {
-  std::vector<Dim> target = c.WholeAt(1, "the lengths of an expand");
+  std::vector<Dim> target = c.LengthsAt(1, "the lengths of an expand");
   const Operand& a = c.At(0);
   if (!c.ok()) return {};
   auto shape = Broadcast(a.type.shape, target);
@@ -205,11 +216,12 @@ Operands ExpandOp(NodeContext& c) {
   return {Operand::Of(BroadcastTo(c.Val(0), *shape))};
 }
 Operands ConstantOfShape(NodeContext& c) {
-  const Shape shape = c.WholeAt(0, "the lengths of a constant");
+  const Shape shape = c.LengthsAt(0, "the lengths of a constant");
   if (!c.ok()) return {};
   Known value{Dtype::kF32, {}, {}, {0.}};
   if (c.node.Has("value")) {
-    auto given = FromLiteral(c.node.Get("value", Literal()));
+    const Literal literal = c.node.Get("value", Literal());  // without bytes where the attribute is no tensor
+    auto given = literal.bytes == nullptr ? std::nullopt : FromLiteral(literal);
     if (!given || given->Size() != 1) return c.Refuse("its value is not one number", "export the model again");
     value = *std::move(given);
     value.dims = {};
@@ -224,6 +236,8 @@ Operands Range(NodeContext& c) {
   const Known *start = c.KnownAt(0), *limit = c.KnownAt(1), *step = c.KnownAt(2);
   if (start == nullptr || limit == nullptr || step == nullptr || start->Size() != 1 || limit->Size() != 1 || step->Size() != 1)
     return c.NotKnown("the ends and the step of a range");
+  if (limit->IsReal() != start->IsReal() || step->IsReal() != start->IsReal())
+    return c.Refuse("its ends and its step are of different types", "Cast them to one");
   if (start->IsReal()) {
     Known row{start->dtype, {0}, {}, {}};
     const double count = std::ceil((limit->real[0] - start->real[0]) / step->real[0]);
@@ -236,7 +250,7 @@ Operands Range(NodeContext& c) {
   const Dim &from = start->whole[0], &to = limit->whole[0], &by = step->whole[0];
   const Dim length = to - from;
   std::optional<Dim> count;
-  auto moderate = [](const Dim& dim) { return dim.IsConstant() && std::abs(*dim.Constant()) < std::int64_t{1} << 53; };
+  auto moderate = [](const Dim& dim) { return dim.IsConstant() && IsModerate(*dim.Constant()); };
   if (moderate(length) && moderate(by) && !by.Is(0)) {
     const std::int64_t l = *length.Constant(), s = *by.Constant();
     count = std::max<std::int64_t>(0, s > 0 ? (l + s - 1) / s : (-l - s - 1) / -s);
@@ -366,7 +380,8 @@ Operands SliceOp(NodeContext& c) {
       continue;
     }
     auto length = size.Constant(), first = starts[i].Constant(), last = ends[i].Constant();
-    if (!length || !first || !last || steps[i] == 0 || *length > kPartsMax || std::abs(steps[i]) > kPartsMax) return depends();
+    if (!length || !first || !last || steps[i] == 0 || *length > kPartsMax || steps[i] > kPartsMax || steps[i] < -kPartsMax)
+      return depends();
     std::vector<std::int64_t> picked;
     auto place = [&](std::int64_t at, std::int64_t low, std::int64_t high) { return std::clamp(at < 0 ? at + *length : at, low, high); };
     const bool up = steps[i] > 0;
@@ -403,12 +418,16 @@ Operands SplitOp(NodeContext& c) {
   const Dim size = a.type.shape[axis];
   std::vector<Dim> lengths;
   if (c.Has(1)) {
-    lengths = c.WholeAt(1, "the lengths of a split");
+    lengths = c.LengthsAt(1, "the lengths of a split");
   } else if (c.node.Has("split")) {
-    for (std::int64_t length : c.node.Ints("split")) lengths.emplace_back(length);
+    for (std::int64_t length : c.node.Ints("split")) {
+      if (length < 0) return c.Refuse(fmt::format("a part of {}", length), "export the model again");
+      lengths.emplace_back(length);
+    }
   } else {
     const std::int64_t count = c.node.Int("num_outputs", static_cast<std::int64_t>(c.node.outputs.size()));
-    if (count < 1 || count > kPartsMax) return c.Refuse(fmt::format("it is split into {} parts", count), "export the model again");
+    if (count < 1 || count > static_cast<std::int64_t>(c.node.outputs.size()))
+      return c.Refuse(fmt::format("it is split into {} parts", count), "export the model again");
     if (auto part = size.DividedBy(Dim(count))) {
       lengths.assign(static_cast<std::size_t>(count), *part);
     } else if (auto number = size.Constant()) {  // the last is smaller
@@ -436,7 +455,7 @@ Operands SplitOp(NodeContext& c) {
 }
 
 Operands Tile(NodeContext& c) {
-  std::vector<Dim> repeats = c.WholeAt(1, "the counts of a tile");
+  std::vector<Dim> repeats = c.LengthsAt(1, "the counts of a tile");
   Value x = c.Val(0);
   if (!x.valid()) return {};
   if (repeats.size() != x.rank()) return c.Refuse("it has not a count for each axis", "export the model again");
@@ -476,12 +495,13 @@ Operands Pad(NodeContext& c) {
 
 // x where the column lies on the side of the diagonal that is kept, else 0.
 Operands Trilu(NodeContext& c) {
-  const auto diagonal = static_cast<std::int64_t>(c.Has(1) ? c.RealAt(1, "the diagonal") : 0);
+  const std::vector<std::int64_t> diagonal = c.Has(1) ? c.NumbersAt(1, "the diagonal") : std::vector<std::int64_t>{0};
   Value x = c.Val(0);
-  if (!x.valid()) return {};
+  if (!x.valid() || !c.ok()) return {};
+  if (diagonal.size() != 1) return c.Refuse("it has more than one diagonal", "export the model again");
   if (x.rank() < 2) return c.Refuse("it takes matrices", "export the model again");
   Value row = Reshape(Iota(c.b, Dtype::kI64, x.dim(-2)), {x.dim(-2), 1}), column = Iota(c.b, Dtype::kI64, x.dim(-1));
-  Value edge = row + static_cast<double>(diagonal);
+  Value edge = row + static_cast<double>(diagonal[0]);
   Value dropped = c.node.Int("upper", 1) != 0 ? Less(column, edge) : Greater(column, edge);
   return {Operand::Of(Select(dropped, c.b.Number(0, x.dtype()), x))};
 }

@@ -11,6 +11,9 @@
 namespace ropewalk::mlrunner::onnx {
 namespace {
 
+// A file can lead from a node to itself: how far back a search goes. What is searched for is no deeper.
+constexpr int kDepthMax = 16;
+
 bool Near(double a, double b) { return std::fabs(a - b) <= 1e-4 * std::fabs(b); }
 
 class Matcher {
@@ -42,7 +45,7 @@ class Matcher {
     auto found = makers_.find(name);
     return found != makers_.end() && found->second->domain.empty() && found->second->op == op ? found->second : nullptr;
   }
-  std::optional<std::vector<double>> NumbersOf(const std::string& name) const {
+  std::optional<std::vector<double>> NumbersOf(const std::string& name, int depth = 0) const {
     std::optional<Known> known;
     if (const Node* constant = Maker(name, "Constant")) {
       for (const auto& [key, value] : constant->attributes) {
@@ -53,8 +56,8 @@ class Matcher {
       }
     } else if (auto found = literals_.find(name); found != literals_.end() && found->second->dims.empty()) {
       known = FromLiteral(*found->second);
-    } else if (const Node* reshape = Maker(name, "Reshape")) {  // as one exporter writes the axes of a mean
-      return NumbersOf(reshape->inputs.at(0));
+    } else if (const Node* reshape = Maker(name, "Reshape"); reshape != nullptr && depth < kDepthMax) {  // so axes of a mean are written
+      return NumbersOf(reshape->inputs.at(0), depth + 1);
     }
     if (!known) return std::nullopt;
     std::vector<double> numbers = known->real;
@@ -66,19 +69,19 @@ class Matcher {
     return numbers && numbers->size() == 1 ? std::optional((*numbers)[0]) : std::nullopt;
   }
 
-  void Multiply(const std::string& name, bool is_root, Product* product) const {
+  void Multiply(const std::string& name, int depth, Product* product) const {
     if (auto number = NumberOf(name)) {
       product->number *= *number;
       return;
     }
     auto used = uses_.find(name);
-    const bool inner = is_root || (used != uses_.end() && used->second == 1);
+    const bool inner = depth == 0 || (depth < kDepthMax && used != uses_.end() && used->second == 1);
     const Node* node;
     if (inner && (node = Maker(name, "Mul")) != nullptr) {
-      Multiply(node->inputs.at(0), false, product);
-      Multiply(node->inputs.at(1), false, product);
+      Multiply(node->inputs.at(0), depth + 1, product);
+      Multiply(node->inputs.at(1), depth + 1, product);
     } else if (inner && (node = Maker(name, "Div")) != nullptr && NumberOf(node->inputs.at(1))) {
-      Multiply(node->inputs.at(0), false, product);
+      Multiply(node->inputs.at(0), depth + 1, product);
       product->number /= *NumberOf(node->inputs[1]);
     } else if (inner && (node = Maker(name, "Pow")) != nullptr && NumberOf(node->inputs.at(1)) &&
                (*NumberOf(node->inputs[1]) == 2 || *NumberOf(node->inputs[1]) == 3)) {
@@ -89,7 +92,7 @@ class Matcher {
   }
   Product ProductOf(const std::string& name) const {
     Product product;
-    Multiply(name, true, &product);
+    Multiply(name, 0, &product);
     return product;
   }
   // x of "x + number".
@@ -149,12 +152,9 @@ class Matcher {
   std::string MeanOver(const std::string& name) const {
     const Node* mean = Maker(name, "ReduceMean");
     if (mean == nullptr || mean->Int("keepdims", 1) != 1) return {};
-    std::vector<std::int64_t> axes = mean->Ints("axes");
-    if (axes.empty() && mean->inputs.size() > 1) {
-      auto numbers = NumbersOf(mean->inputs[1]);
-      if (numbers) axes.assign(numbers->begin(), numbers->end());
-    }
-    return axes == std::vector<std::int64_t>{-1} ? mean->inputs.at(0) : std::string();
+    bool is_last = mean->Ints("axes") == std::vector<std::int64_t>{-1};
+    if (!mean->Has("axes") && mean->inputs.size() > 1) is_last = NumbersOf(mean->inputs[1]) == std::vector<double>{-1};
+    return is_last ? mean->inputs.at(0) : std::string();
   }
   // x of "x - mean(x)".
   std::string Centred(const std::string& name) const {

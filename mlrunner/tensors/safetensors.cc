@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
+#include "base/escape.h"
 #include "mlrunner/kernels/elements.h"
 #include "storage/io_error.h"
 
@@ -37,8 +38,27 @@ Status Damaged(const std::string& path, std::string why) {
                 "fetch or write it again; files that are to be loaded end in .safetensors, and are not those of torch.save");
 }
 
+// Whether something lies deeper than the numbers of a shape: none of the format does, and 100 million brackets would take gigabytes.
+bool IsDeep(std::string_view text) {
+  constexpr int kDepthMax = 3;
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') {
+      in_string = !in_string;
+    } else if (in_string) {
+      if (text[i] == '\\') ++i;  // what follows ends no string
+    } else if (text[i] == '{' || text[i] == '[') {
+      if (++depth > kDepthMax) return true;
+    } else if (text[i] == '}' || text[i] == ']') {
+      --depth;
+    }
+  }
+  return false;
+}
+
 Result<TensorPlace> StoredIn(const Json& entry, const std::string& name, const std::string& path) {
-  auto bad = [&](const char* why) { return Damaged(path, fmt::format("tensor {}: {}", name, why)); };
+  auto bad = [&](const char* why) { return Damaged(path, fmt::format("tensor {}: {}", EscapeForLog(name, 500), why)); };
   if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets"))
     return bad("type, shape or place is missing");
   const Json &dtype = entry["dtype"], &shape = entry["shape"], &offsets = entry["data_offsets"];
@@ -64,8 +84,8 @@ std::string Others(const SafetensorsHeader& header, const std::string& name) {
   auto last = [](const std::string& path) { return path.substr(path.find_last_of("./") + 1); };
   std::vector<std::string> alike, all;
   for (const auto& [other, tensor] : header.tensors) {
-    if (last(other) == last(name)) alike.push_back(other);
-    all.push_back(other);
+    if (last(other) == last(name)) alike.push_back(EscapeForLog(other, 500));
+    all.push_back(EscapeForLog(other, 500));
   }
   std::vector<std::string>& shown = alike.empty() ? all : alike;
   const std::size_t count = shown.size();
@@ -76,7 +96,7 @@ std::string Others(const SafetensorsHeader& header, const std::string& name) {
 }
 
 Status Missing(const SafetensorsFile& file, const std::string& name, const std::string& what) {
-  return Status(Code::kNotFound, "TENS03", fmt::format("{} has no tensor {}{}", QuotedPath(file.path()), name, what),
+  return Status(Code::kNotFound, "TENS03", fmt::format("{} has no tensor {}{}", QuotedPath(file.path()), EscapeForLog(name, 500), what),
                 Others(file.header(), name),
                 "name the tensor as the file does (LoadOptions::name_in_file), or leave the state out (wanted)");
 }
@@ -95,6 +115,7 @@ std::optional<Dtype> DtypeOfFile(std::string_view name) {
 }
 
 Result<SafetensorsHeader> SafetensorsHeader::Parse(std::string_view text, const std::string& path) {
+  if (IsDeep(text)) return Damaged(path, "its header is of other things than tensors");
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return Damaged(path, "its header is no JSON object");
   SafetensorsHeader header;
@@ -162,14 +183,15 @@ Result<Tensor> SafetensorsFile::Read(const std::string& name) const {
   if (found == header_.tensors.end()) return Missing(*this, name, "");
   const TensorPlace& stored = found->second;
   if (!stored.dtype) {
-    return Status(Code::kInvalid, "TENS05", fmt::format("tensor {} of {} is of type {}", name, QuotedPath(path_), stored.type),
+    return Status(Code::kInvalid, "TENS05",
+                  fmt::format("tensor {} of {} is of type {}", EscapeForLog(name, 500), QuotedPath(path_), EscapeForLog(stored.type, 100)),
                   "there is no such element type here", "convert it before, to one of F64, F32, F16, BF16, I64, I32, U8, BOOL");
   }
   Tensor tensor{*stored.dtype, stored.dims, std::vector<std::byte>(stored.end - stored.begin)};
   std::size_t count = 0;
   if (int error = files_->ReadAt(path_, data_begins_ + stored.begin, tensor.bytes, &count); error != 0)
-    return IoError(error, "TENS01", fmt::format("cannot read tensor {} of {}", name, QuotedPath(path_)));
-  if (count != tensor.bytes.size()) return Damaged(path_, fmt::format("it ends within tensor {}", name));
+    return IoError(error, "TENS01", fmt::format("cannot read tensor {} of {}", EscapeForLog(name, 500), QuotedPath(path_)));
+  if (count != tensor.bytes.size()) return Damaged(path_, fmt::format("it ends within tensor {}", EscapeForLog(name, 500)));
   return tensor;
 }
 

@@ -1,8 +1,10 @@
 // What an import refuses, and in which words: files that are none or not whole, data that lies elsewhere, ops that are not known, shapes
 // that do not fit or are not known before a run. Each says what, why and how to mend it.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <fstream>
 
 #include "base/random.h"
@@ -123,6 +125,52 @@ TEST_F(OnnxRefusals, DataThatIsElsewhere) {
     Put(changed);
     ExpectRefused(Imported(), "ONNX04", {});
   }
+}
+
+// A folder on the way may be a link, too; and a path may lead through a file.
+TEST_F(OnnxRefusals, DataBehindALinkedFolder) {
+  std::string model = Bytes(DataPath("mlp.dynamo.onnx"));
+  for (std::size_t at; (at = model.find("mlp.dynamo.onnx.data")) != std::string::npos;) model.replace(at, 20, "folder/a/././/a/data");
+  Put(model);
+  ASSERT_EQ(mkdir(Path("elsewhere").c_str(), 0755), 0);
+  ASSERT_EQ(mkdir(Path("elsewhere/a").c_str(), 0755), 0);
+  ASSERT_EQ(mkdir(Path("elsewhere/a/a").c_str(), 0755), 0);
+  Put(Bytes(DataPath("mlp.dynamo.onnx.data")), "elsewhere/a/a/data");
+  ASSERT_EQ(symlink("elsewhere", Path("folder").c_str()), 0);
+  ExpectRefused(Imported(), "ONNX04", {"links"});
+  ASSERT_EQ(unlink(Path("folder").c_str()), 0);
+  Put("a file", "folder");
+  ExpectRefused(Imported(), "ONNX04", {"folder"});
+  ASSERT_EQ(unlink(Path("folder").c_str()), 0);
+  ASSERT_EQ(rename(Path("elsewhere").c_str(), Path("folder").c_str()), 0);
+  EXPECT_TRUE(Imported().ok()) << Imported().ToString();
+}
+
+// Many tensors of the same bytes: a small file would fill the memory.
+TEST_F(OnnxRefusals, DataThatSeveralTensorsShare) {
+  std::string model = Bytes(DataPath("mlp.dynamo.onnx"));
+  int changed = 0;
+  for (std::size_t at = 0; (at = model.find("offset\x12", at)) != std::string::npos;) {
+    at += 7;
+    const auto digits = static_cast<std::size_t>(model[at]);
+    model.replace(at + 1, digits, digits, '0');
+    ++changed;
+  }
+  ASSERT_GE(changed, 5);
+  Put(model);
+  Put(Bytes(DataPath("mlp.dynamo.onnx.data")).substr(0, 300), "mlp.dynamo.onnx.data");
+  ExpectRefused(Imported(), "ONNX04", {"300 bytes", "together"});
+}
+
+// What a file calls its nodes does not reach a terminal as it is.
+TEST_F(OnnxRefusals, NamesAreShownEscaped) {
+  Node node{"", "Quux\x1b[2J", "", {"x", "evil\x1b[31m"}, {}, {}};
+  EXPECT_EQ(ImportedNode(node).ToString().find('\x1b'), std::string::npos);
+  node.op = "Add";
+  EXPECT_EQ(ImportedNode(node).ToString().find('\x1b'), std::string::npos);
+  const Status tensor = ImportedNode(node, {{"evil\x1b[31m", {Dtype::kF32, {5}, std::make_shared<const std::string>(16, '\0')}}});
+  ExpectRefused(tensor, "ONNX07", {"evil"});
+  EXPECT_EQ(tensor.ToString().find('\x1b'), std::string::npos);
 }
 
 TEST_F(OnnxRefusals, TensorsThatDoNotFit) {

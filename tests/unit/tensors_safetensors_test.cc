@@ -129,6 +129,34 @@ TEST_F(Safetensors, DamageIsSaid) {
   EXPECT_EQ(SafetensorsFile::Open(files_, Path("nowhere")).status().tag(), "TENS01");
 }
 
+// What no header is: so deep that reading it fills the memory. Brackets within names are none.
+TEST_F(Safetensors, DeepHeadersAreNotRead) {
+  const std::size_t count = 1'000'000;
+  for (const std::string& deep : {std::string(count, '['), R"({"a":)" + std::string(count, '[') + std::string(count, ']') + "}",
+                                  R"({"a\"":{"b":{"c":{"d":1}}}})" + std::string()}) {
+    const Status status = OpenStatus(deep, "");
+    EXPECT_EQ(status.tag(), "TENS02") << status.ToString();
+    EXPECT_NE(status.ToString().find("other things than tensors"), std::string::npos) << status.ToString();
+  }
+  for (const char* name : {"[[[[[[", R"(\"[{[{[{\")", R"(\\\\)"}) {
+    const Status status = OpenStatus(fmt::format(R"({{"{}":{{"dtype":"U8","shape":[1,1],"data_offsets":[0,1]}}}})", name), "1");
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+}
+
+// What a file calls its tensors does not reach a terminal as it is.
+TEST_F(Safetensors, NamesAreShownEscaped) {
+  const std::string good = R"({"a\u001b[31m":{"dtype":"QQ\u001b[0m","shape":[2],"data_offsets":[0,2]}})";
+  Put(Path(), good, "12");
+  auto file = SafetensorsFile::Open(files_, Path());
+  ASSERT_TRUE(file.ok()) << file.status().ToString();
+  for (const Status& status :
+       {file->Read("a\x1b[31m").status(), file->Read("b\x1b[31m").status(), OpenStatus(R"({"a\u001b[31m":7})", "")}) {
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(status.ToString().find('\x1b'), std::string::npos);
+  }
+}
+
 // Any byte of a file, changed: it is refused, or what is read has the shapes that the header says.
 TEST_F(Safetensors, ChangedBytesDoNoHarm) {
   ASSERT_TRUE(WriteSafetensors(files_, Path(), {{"a", Numbers(Dtype::kF32, {3, 2})}, {"b", Numbers(Dtype::kI32, {4})}}).ok());
