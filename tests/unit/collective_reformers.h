@@ -43,6 +43,7 @@ inline int ReformerMain(char** argv) {
   // A sanitizer has a thread of its own from the first one on.
   std::thread([] {}).join();
   std::string before;
+  bool settled = false;
   auto tell = [&](const std::string& word) { return SendWord(test, word) ? 0 : kNeverMet; };
   auto take = [&](Result<std::unique_ptr<Communicator>> made) {
     if (!made.ok()) return tell("no " + made.status().tag() + " " + made.status().ToString());
@@ -57,7 +58,14 @@ inline int ReformerMain(char** argv) {
     std::string verb;
     words >> verb;
     int failed = 0;
-    if (before.empty()) before = Held();
+    // Until it stays: a thread that ended before is shown for a moment, and would be missed afterwards.
+    for (int look = 0, same = 0; before.empty() || (same < 4 && look < 100 && !settled); ++look) {
+      std::string now = Held();
+      same = now == before ? same + 1 : 0;
+      before = std::move(now);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    settled = true;
     if (verb == "connect") {
       Rendezvous rendezvous{.machine = "here"};
       words >> rendezvous.rank >> rendezvous.ranks;
