@@ -9,11 +9,8 @@ namespace {
 
 constexpr int kStages = 2, kRows = 4, kSteps = 10;
 
-// kFrozenAndTied: the second layer is not trained, and the last one has the first one's weights, of the other stage.
-enum class Weights { kPlain, kFrozenAndTied };
-
 // Four layers, two a stage.
-Graph Model(int micro_batches, Weights weights = Weights::kPlain) {
+Graph Model(int micro_batches) {
   Builder b;
   b.NewChannel("down");
   b.NewChannel("up");
@@ -27,12 +24,8 @@ Graph Model(int micro_batches, Weights weights = Weights::kPlain) {
   std::vector<Parameter> parameters;
   for (int layer = 0; layer < 4; ++layer) {
     auto guard = b.With(at_stage(layer / 2));
-    if (layer == 3 && weights == Weights::kFrozenAndTied) {
-      h = MatMul(h, parameters[0], false, true);  // of eight labels four do not occur
-      break;
-    }
     Linear linear(b, "layer" + std::to_string(layer), layer == 0 ? 8 : 24, layer == 3 ? 4 : 24);
-    if (layer != 1 || weights == Weights::kPlain) parameters.insert(parameters.end(), {linear.w, linear.c});
+    parameters.insert(parameters.end(), {linear.w, linear.c});
     h = layer == 3 ? linear(h) : Relu(linear(h));
     if (layer == 1) h = Dropout(h, .1);
   }
@@ -215,26 +208,6 @@ TEST(Pipeline, OneForwardOneBackwardEqualsAccumulatedMicroBatches) {
     EXPECT_TRUE(pipeline.rank[0].states.Get("layer2/w").bytes.empty());
     EXPECT_TRUE(pipeline.rank[1].states.Get("layer0/w/first_moment").bytes.empty());
   }
-}
-
-// A weight that is not trained stays as it is on its stage; one that both stages use gets the gradients of both.
-TEST(Pipeline, FrozenAndTiedWeightsSurvive) {
-  constexpr int kMicroBatches = 4;
-  const Graph graph = Model(kMicroBatches, Weights::kFrozenAndTied);
-  Trained one;
-  ASSERT_TRUE(Train(graph, ProgramOf(graph, {0, 1}, kMicroBatches, Order::kOneForwardOneBackward), kMicroBatches, CpuKernels(), &one).ok());
-  Pipeline pipeline;
-  ASSERT_NO_FATAL_FAILURE(TrainPipeline(graph, kMicroBatches, Order::kOneForwardOneBackward, &pipeline));
-  EXPECT_EQ(pipeline.rank[1].losses, one.losses);
-  EXPECT_EQ(DifferentFrom(graph, [&](int) -> const StateStore& { return one.states; }, pipeline), std::vector<std::string>());
-  EXPECT_LT(one.losses.back(), one.losses.front());
-  // As it began: what a training of no step has.
-  StateStore begun;
-  for (const StateInfo& state : graph.states)
-    if (state.name == "layer1/w" || state.name == "layer0/w") ASSERT_TRUE(begun.Find(graph, state, {kRows}, {}).ok());
-  EXPECT_EQ(pipeline.rank[0].states.Get("layer1/w").bytes, begun.Get("layer1/w").bytes);
-  EXPECT_NE(pipeline.rank[0].states.Get("layer0/w").bytes, begun.Get("layer0/w").bytes) << "the control";
-  EXPECT_TRUE(pipeline.rank[0].states.Get("layer1/w/first_moment").bytes.empty());
 }
 
 // 1F1B keeps min(p - s, m) micro-batches of activations alive, all forwards first keeps m.
