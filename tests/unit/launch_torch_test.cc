@@ -5,6 +5,7 @@
 #include <chrono>
 #include <fstream>
 #include <mutex>
+#include <sstream>
 #include <thread>
 
 #include "mlrunner/launch/child_program.h"
@@ -197,7 +198,9 @@ TEST(Torch, ALostGangEndsTheProgramAndAllThatItHasStarted) {
     for (int i = 0; i < 500 && !gone; ++i) {
       // One that nobody has waited for yet is there in name only.
       std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-      std::string text((std::istreambuf_iterator<char>(stat)), {});
+      std::ostringstream read;  // does not throw, where the process ends meanwhile
+      read << stat.rdbuf();
+      const std::string text = read.str();
       gone = text.empty() || text.find(") Z ") != std::string::npos;
       if (!gone) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
