@@ -311,6 +311,11 @@ class Rank {
 
   Status CompileStep() {
     FindGpu();
+    if (job_.gpu && gpu_ == nullptr) {
+      // From here on it is a job of the CPU, which wants the graphs of one: those of GPUs keep products that its kernels take as one op.
+      job_.gpu = false;
+      ASSIGN_OR_RETURN(graph_, StepGraph(job_, *data_.training, gang_.ranks()));
+    }
     KernelTable table = Kernels();
     ExecutorOptions options = Options();
     if (ranks_ != nullptr) {
@@ -594,7 +599,7 @@ class Rank {
   }
 
   dag::GangContext& gang_;
-  const TrainJob& job_;
+  TrainJob job_;  // `gpu`: it asks for one, and none has been missing
   const TrainHooks& hooks_;
   storage::LocalFileSystem local_files_;
   storage::FileSystem* files_;
