@@ -1,17 +1,17 @@
 #include "mlrunner/data/clicks.h"
 
+#include <utility>
+
 #include "mlrunner/train/families/csv_keys.h"
+#include "mlrunner/train/families/table_keys.h"
 
 namespace ropewalk::mlrunner {
 namespace {
 
 // `own`, and then rows, scale, held_out.
 std::vector<FamilyKey> ClickKeys(std::vector<FamilyKey> own) {
-  using enum ConfigType;
-  own.push_back({"rows", kNumber, "10000", "of the table of each category", 2, 1 << 24});
-  own.push_back({"scale", kSwitch, "true", "features are moved and divided to mean 0 and deviation 1"});
-  own.push_back({"held_out", kDecimal, "0.1", "part of the rows that is not trained on", 0, 1});
-  return own;
+  own.push_back({"rows", ConfigType::kNumber, "10000", "of the table of each category", 2, 1 << 24});
+  return RowKeys(std::move(own));
 }
 ClickOptions ClickOptionsOf(const KeyValues& keys) {
   return {.rows = keys.Number("rows"), .held_out = keys.Decimal("held_out"), .scale = keys.Switch("scale")};
@@ -19,11 +19,11 @@ ClickOptions ClickOptionsOf(const KeyValues& keys) {
 
 Result<DataSet> LoadCsv(const DataRequest& r) {
   return LoadCsvClicks(r.path, {.label = r.keys.Text("label"),
-                                .categories = PartsOf(r.keys.Text("categories")),
-                                .left_out = PartsOf(r.keys.Text("leave_out")),
+                                .categories = ColumnsOf(r.keys, "categories"),
+                                .left_out = ColumnsOf(r.keys, "leave_out"),
                                 .separator = SeparatorOf(r.keys),
                                 .header = r.keys.Switch("header"),
-                                .fill_missing = r.keys.Text("missing") == "mean",
+                                .fill_missing = FillsMissing(r.keys),
                                 .clicks = ClickOptionsOf(r.keys)});
 }
 

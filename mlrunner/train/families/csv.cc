@@ -8,8 +8,8 @@ Result<DataSet> Load(const DataRequest& r) {
   return LoadCsv(r.path, {.label = r.keys.Text("label"),
                           .separator = SeparatorOf(r.keys),
                           .header = r.keys.Switch("header"),
-                          .left_out = PartsOf(r.keys.Text("leave_out")),
-                          .fill_missing = r.keys.Text("missing") == "mean",
+                          .left_out = ColumnsOf(r.keys, "leave_out"),
+                          .fill_missing = FillsMissing(r.keys),
                           .table = TableOptionsOf(r.keys)});
 }
 

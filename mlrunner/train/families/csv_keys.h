@@ -3,12 +3,12 @@
 // Thread rule: pure functions.
 #pragma once
 
-#include <algorithm>
 #include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "mlrunner/train/comma_list.h"
 #include "mlrunner/train/family.h"
 
 namespace ropewalk::mlrunner {
@@ -25,19 +25,10 @@ inline std::vector<FamilyKey> CsvKeys(std::vector<FamilyKey> more) {
   return keys;
 }
 
-// "id, name" in parts.
-inline std::vector<std::string> PartsOf(const std::string& text) {
-  std::vector<std::string> parts;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find(',', at), text.size());
-    std::string part = text.substr(at, end - at);
-    while (part.starts_with(' ')) part.erase(0, 1);
-    while (part.ends_with(' ')) part.pop_back();
-    if (!part.empty()) parts.push_back(part);
-    at = end + 1;
-  }
-  return parts;
-}
+// Columns that a key names.
+inline std::vector<std::string> ColumnsOf(const KeyValues& keys, const char* name) { return CommaList(keys.Text(name)); }
+
+inline bool FillsMissing(const KeyValues& keys) { return keys.Text("missing") == "mean"; }
 
 inline char SeparatorOf(const KeyValues& keys) {
   const std::string& text = keys.Text("separator");
