@@ -56,10 +56,10 @@ TEST(Families, OfModelsAreSound) {
     SCOPED_TRACE(family->name);
     EXPECT_NE(family->build, nullptr);
     EXPECT_FALSE(family->learns_from.empty());
-    if (LearnsFrom(*family, SampleKind::kTokens) || LearnsFrom(*family, SampleKind::kMaskedTokens)) {
-      ModelSpec spec;
-      EXPECT_TRUE(KeyValues::Of(spec, family->keys)->Has("length"));
-    }
+    const bool masked = LearnsFrom(*family, SampleKind::kMaskedTokens);
+    const KeyValues keys = *KeyValues::Of(ModelSpec(), family->keys);
+    if (masked || LearnsFrom(*family, SampleKind::kTokens)) EXPECT_TRUE(keys.Has("length"));
+    if (masked) EXPECT_TRUE(keys.Has("masked"));
   }
 }
 

@@ -241,7 +241,7 @@ const ModelFamily& OnnxFamily() {
   static const ModelFamily family{
       .name = "onnx",
       .help = "a model of your own, from an ONNX file",
-      .learns_from = {kFeatures, kImages, kTokens, kClicks, kMaskedTokens},
+      .learns_from = {kFeatures, kImages, kTokens, kClicks},
       .keys =
           {{.name = "path", .type = kText, .fallback = "", .help = "the ONNX file", .is_path = true},
            {"output", kText, "", "its output with the logits; empty: the first one that is no loss"},
