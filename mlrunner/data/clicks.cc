@@ -1,6 +1,5 @@
 #include "mlrunner/data/clicks.h"
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -12,8 +11,8 @@
 #include "mlrunner/data/csv.h"
 #include "mlrunner/data/csv_columns.h"
 #include "mlrunner/data/features.h"
-#include "mlrunner/data/hold_out.h"
 #include "mlrunner/data/records.h"
+#include "mlrunner/data/table_rows.h"
 #include "storage/io_error.h"
 #include "storage/read_whole.h"
 
@@ -48,21 +47,16 @@ class Clicks final : public Samples {
   std::int64_t count() const override { return static_cast<std::int64_t>(log_.clicks.size()); }
   const std::vector<Field>& fields() const override { return fields_; }
   void Fill(const FillCall& call) const override {
-    if (call.field == 1) return Copy(log_.ids, log_.ids_width, call.ids, static_cast<std::int32_t*>(call.rows));
+    if (call.field == 1) return CopyRows(log_.ids, log_.ids_width, call.ids, static_cast<std::int32_t*>(call.rows));
     const std::vector<float>& from = call.field == 0 ? log_.dense : log_.clicks;
     const std::int64_t width = call.field == 0 ? log_.dense_width : 1;
-    if (call.dtype == Dtype::kF64) return Copy(from, width, call.ids, static_cast<double*>(call.rows));
-    Copy(from, width, call.ids, static_cast<float*>(call.rows));
+    if (call.dtype == Dtype::kF64) return CopyRows(from, width, call.ids, static_cast<double*>(call.rows));
+    CopyRows(from, width, call.ids, static_cast<float*>(call.rows));
   }
   std::string_view labels_are() const override { return "clicks"; }
   std::uint64_t content_hash() const override { return hash_; }
 
  private:
-  template <class From, class To>
-  static void Copy(const std::vector<From>& from, std::int64_t width, std::span<const std::int64_t> ids, To* to) {
-    for (std::int64_t id : ids) to = std::copy_n(from.data() + id * width, width, to);
-  }
-
   Log log_;
   std::vector<Field> fields_;
   std::uint64_t hash_ = 0;
@@ -70,9 +64,7 @@ class Clicks final : public Samples {
 
 Result<DataSet> Divide(Log log, const std::string& path, const ClickOptions& options) {
   const auto rows = static_cast<std::int64_t>(log.clicks.size());
-  const HoldOut drawn = DrawHoldOut(rows, options.held_out);
-  if (drawn.training.empty())
-    return Bad("DATA08", QuotedPath(path) + " has no rows to learn from", fmt::format("it has {} in all", rows), "name a file with rows");
+  ASSIGN_OR_RETURN(const HoldOut drawn, DivideRows(path, rows, options.held_out));
   if (log.dense_width == 0) {
     log.dense_width = 1;
     log.dense.assign(static_cast<std::size_t>(rows), 1);
@@ -80,17 +72,11 @@ Result<DataSet> Divide(Log log, const std::string& path, const ClickOptions& opt
     FillAndScale(&log.dense, log.dense_width, drawn.training, options.scale);
   }
   auto part = [&](const std::vector<std::int64_t>& lines) {
-    Log some{.dense_width = log.dense_width, .ids_width = log.ids_width, .dense = {}, .ids = {}, .clicks = {}};
-    some.dense.reserve(lines.size() * static_cast<std::size_t>(log.dense_width));
-    some.ids.reserve(lines.size() * static_cast<std::size_t>(log.ids_width));
-    some.clicks.reserve(lines.size());
-    for (std::int64_t line : lines) {
-      const auto dense = log.dense.begin() + line * log.dense_width;
-      const auto ids = log.ids.begin() + line * log.ids_width;
-      some.dense.insert(some.dense.end(), dense, dense + log.dense_width);
-      some.ids.insert(some.ids.end(), ids, ids + log.ids_width);
-      some.clicks.push_back(log.clicks[static_cast<std::size_t>(line)]);
-    }
+    Log some{.dense_width = log.dense_width,
+             .ids_width = log.ids_width,
+             .dense = RowsOf(log.dense, log.dense_width, lines),
+             .ids = RowsOf(log.ids, log.ids_width, lines),
+             .clicks = RowsOf(log.clicks, 1, lines)};
     return std::make_unique<Clicks>(std::move(some), options.rows);
   };
   DataSet data;

@@ -1,7 +1,6 @@
 #include "mlrunner/data/table.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -14,8 +13,8 @@
 #include "mlrunner/data/csv.h"
 #include "mlrunner/data/csv_columns.h"
 #include "mlrunner/data/features.h"
-#include "mlrunner/data/hold_out.h"
 #include "mlrunner/data/records.h"
+#include "mlrunner/data/table_rows.h"
 #include "storage/io_error.h"
 #include "storage/read_whole.h"
 
@@ -44,26 +43,13 @@ class Table final : public Samples {
   std::int64_t count() const override { return static_cast<std::int64_t>(labels_.size()); }
   const std::vector<Field>& fields() const override { return fields_; }
   void Fill(const FillCall& call) const override {
-    if (call.field == 1) {
-      auto* label = static_cast<std::int32_t*>(call.rows);
-      for (std::int64_t id : call.ids) *label++ = labels_[static_cast<std::size_t>(id)];
-    } else if (call.dtype == Dtype::kF64) {
-      Copy(call.ids, static_cast<double*>(call.rows));
-    } else {
-      Copy(call.ids, static_cast<float*>(call.rows));
-    }
+    if (call.field == 1) return CopyRows(labels_, 1, call.ids, static_cast<std::int32_t*>(call.rows));
+    if (call.dtype == Dtype::kF64) return CopyRows(features_, width_, call.ids, static_cast<double*>(call.rows));
+    CopyRows(features_, width_, call.ids, static_cast<float*>(call.rows));
   }
   std::uint64_t content_hash() const override { return hash_; }
 
  private:
-  template <class T>
-  void Copy(std::span<const std::int64_t> ids, T* row) const {
-    for (std::int64_t id : ids) {
-      const float* features = features_.data() + id * width_;
-      row = std::copy(features, features + width_, row);
-    }
-  }
-
   std::vector<float> features_;  // (rows, width)
   std::vector<std::int32_t> labels_;
   std::int64_t width_;
@@ -80,21 +66,11 @@ struct Rows {
 };
 
 Result<DataSet> Divide(Rows rows, const std::string& path, const TableOptions& options) {
-  const HoldOut drawn = DrawHoldOut(static_cast<std::int64_t>(rows.labels.size()), options.held_out);
-  if (drawn.training.empty())
-    return Bad("DATA08", QuotedPath(path) + " has no rows to learn from", fmt::format("it has {} in all", rows.labels.size()),
-               "name a file with rows");
+  ASSIGN_OR_RETURN(const HoldOut drawn, DivideRows(path, static_cast<std::int64_t>(rows.labels.size()), options.held_out));
   FillAndScale(&rows.features, rows.width, drawn.training, options.scale);
   auto part = [&](const std::vector<std::int64_t>& ids) {
-    std::vector<float> features;
-    std::vector<std::int32_t> labels;
-    features.reserve(ids.size() * static_cast<std::size_t>(rows.width));
-    for (std::int64_t id : ids) {
-      const auto first = rows.features.begin() + id * rows.width;
-      features.insert(features.end(), first, first + rows.width);
-      labels.push_back(rows.labels[static_cast<std::size_t>(id)]);
-    }
-    return std::make_unique<Table>(std::move(features), std::move(labels), rows.width, rows.classes, rows.names_hash);
+    return std::make_unique<Table>(RowsOf(rows.features, rows.width, ids), RowsOf(rows.labels, 1, ids), rows.width, rows.classes,
+                                   rows.names_hash);
   };
   DataSet data;
   data.training = part(drawn.training);
