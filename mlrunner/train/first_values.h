@@ -25,7 +25,7 @@ Status ReadFirstValues(storage::FileSystem& files, const std::string& path, cons
 // that has another shape than its state, or no state.
 Status SetFirstValues(const FirstValues& values, const Graph& graph, std::int32_t rank, StateStore* states);
 
-// Of names, types and numbers: ranks that begin at different ones find out by it. 0: there are none.
+// Of names and numbers: ranks that begin at different ones find out by it. 0: there are none.
 std::uint64_t Hash(const FirstValues& values);
 
 }  // namespace ropewalk::mlrunner

@@ -43,7 +43,7 @@ class StragglerWatch {
  public:
   explicit StragglerWatch(StragglerOptions options) : options_(options) {}
 
-  // After each step. True every options.steps steps, on all ranks at the same one: Medians() are to be brought together then.
+  // After each step. True every options.steps steps, on all ranks at the same one: TakeMedians() are to be brought together then.
   bool Add(const OwnSeconds& step);
   // Of the steps since the last call.
   OwnSeconds TakeMedians();
