@@ -1,6 +1,7 @@
 #include "mlrunner/train/stragglers.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <utility>
 
@@ -54,11 +55,13 @@ StragglerWatch::News StragglerWatch::Judge(std::span<const OwnSeconds> ranks) {
   std::set<std::int32_t> slow;
   for (const Straggler& straggler : FindStragglers(ranks, options_.ratio)) {
     slow.insert(straggler.rank);
-    if (!named_.contains(straggler.rank)) news.slow.push_back(straggler);
+    if (slow_.contains(straggler.rank) || !std::has_single_bit(++times_[straggler.rank])) continue;
+    named_.insert(straggler.rank);
+    news.slow.push_back(straggler);
   }
-  for (const std::int32_t rank : named_)
-    if (!slow.contains(rank)) news.over.push_back(rank);
-  named_ = std::move(slow);
+  for (const std::int32_t rank : slow_)
+    if (!slow.contains(rank) && named_.erase(rank) > 0) news.over.push_back(rank);
+  slow_ = std::move(slow);
   return news;
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -48,7 +49,8 @@ class StragglerWatch {
   // Of the steps since the last call.
   OwnSeconds TakeMedians();
 
-  // What is new by all ranks' medians: those who became slow, and those who were and are not any more.
+  // What is new by all ranks' medians: those who became slow, and those of them who are not any more. One that comes and goes, as where
+  // processors are short, is news when it becomes slow for the first, second, fourth, eighth... time.
   struct News {
     std::vector<Straggler> slow;
     std::vector<std::int32_t> over;
@@ -58,7 +60,9 @@ class StragglerWatch {
  private:
   const StragglerOptions options_;
   std::vector<double> all_, data_;
-  std::set<std::int32_t> named_;
+  std::set<std::int32_t> slow_;             // by the last medians
+  std::set<std::int32_t> named_;            // of these, those who were news
+  std::map<std::int32_t, unsigned> times_;  // that a rank became slow
 };
 
 // "rank 2 on w2 holds the others up: 41.2 ms of its own a step, 2.1 times the 19.6 ms of its peers; to make a batch takes it 19.0 ms"

@@ -72,6 +72,23 @@ TEST(Stragglers, AreNewsOnce) {
   EXPECT_TRUE(news.over.empty());
 }
 
+// One that is slow in every other look: seven times in a hundred (1, 2, 4 ... 64), each with its end.
+TEST(Stragglers, WhoComesAndGoesIsNewsEverMoreSeldom) {
+  StragglerWatch watch({});
+  std::size_t slow = 0, over = 0;
+  for (int time = 0; time < 100; ++time) {
+    const StragglerWatch::News begun = watch.Judge(Of({10, 30}));
+    EXPECT_TRUE(begun.over.empty());
+    slow += begun.slow.size();
+    const StragglerWatch::News ended = watch.Judge(Of({10, 10}));
+    EXPECT_EQ(ended.over.size(), begun.slow.size());
+    over += ended.over.size();
+  }
+  EXPECT_EQ(slow, 7u);
+  EXPECT_EQ(over, 7u);
+  EXPECT_EQ(Ranks(watch.Judge(Of({30, 10})).slow), std::vector<std::int32_t>({0})) << "another rank's times are its own";
+}
+
 TEST(Stragglers, InWords) {
   EXPECT_EQ(
       ToString({2, 2.1, {.0412, .019}, .0196}, "w2"),
