@@ -9,10 +9,15 @@ namespace {
 
 constexpr int kStages = 2, kRows = 4, kSteps = 10;
 
-// Four layers, two a stage.
-Graph Model(int micro_batches) {
+// kFrozenAndTied: the second layer is not trained, and the last one has the first one's weights, of the other stage.
+enum class Weights { kPlain, kFrozenAndTied };
+
+// Four layers, two a stage. The channels come first: one for each value that the other stage needs, in the order of their making.
+Graph Model(int micro_batches, Weights weights = Weights::kPlain) {
   Builder b;
+  if (weights == Weights::kFrozenAndTied) b.NewChannel("weight down");
   b.NewChannel("down");
+  if (weights == Weights::kFrozenAndTied) b.NewChannel("weight up");
   b.NewChannel("up");
   Dim rows = b.NewSymbol("B", 1, 64);
   auto at_stage = [&](int stage) {
@@ -24,8 +29,12 @@ Graph Model(int micro_batches) {
   std::vector<Parameter> parameters;
   for (int layer = 0; layer < 4; ++layer) {
     auto guard = b.With(at_stage(layer / 2));
+    if (layer == 3 && weights == Weights::kFrozenAndTied) {
+      h = MatMul(h, parameters[0], false, true);  // of eight labels four do not occur
+      break;
+    }
     Linear linear(b, "layer" + std::to_string(layer), layer == 0 ? 8 : 24, layer == 3 ? 4 : 24);
-    parameters.insert(parameters.end(), {linear.w, linear.c});
+    if (layer != 1 || weights == Weights::kPlain) parameters.insert(parameters.end(), {linear.w, linear.c});
     h = layer == 3 ? linear(h) : Relu(linear(h));
     if (layer == 1) h = Dropout(h, .1);
   }
@@ -42,26 +51,31 @@ Graph Model(int micro_batches) {
   return RemoveDeadCode(MergeEqual(Simplify(*graph)));
 }
 
-// What rank `stage` runs of `graph`. A value that the other stage made is received where its region first needs it; the sends are halves,
-// done only when the backward of that micro-batch needs the answer, since two ranks that both wait for their sends would stand still.
+// What rank `stage` runs of `graph`. A value that the other stage made is received where its region first needs it, over a channel of its
+// own: messages of one channel wait for each other, and one stage may need them in another order than the other makes them. The sends are
+// halves, done at the end of that micro-batch's backward, since two ranks that both wait for their sends would stand still.
 Graph Cut(const Graph& graph, int stage) {
   Rewriter rewriter(graph);
   Graph& to = rewriter.graph();
-  const StateId channels[2] = {StateId{0}, StateId{1}};  // down: made on stage 0; up
-  ValueId tokens[2];
   auto place = [&](const Op& op) {  // -1: every stage has it, as the step counter of the optimiser
     const RegionInfo& region = graph.region(op.region);
     bool counts = region.parameter.valid() && graph.state(region.parameter).kind == StateKind::kScalar;
     return op.def == &kFirstVersion || counts ? -1 : region.stage;
   };
-  std::map<ValueId, bool> crosses;
+  std::map<ValueId, StateId> channels;  // of the values that cross
   for (const Op& op : graph.ops) {
     for (ValueId in : op.inputs) {
       int maker = place(graph.op(graph.value(in).producer));
-      if (maker >= 0 && place(op) >= 0 && maker != place(op)) crosses[in] = true;
+      if (maker >= 0 && place(op) >= 0 && maker != place(op)) channels[in] = {};
     }
   }
-  auto between = [&](const OpDef& def, int channel, RegionId region, std::vector<ValueId> inputs, std::vector<TensorType> types) {
+  std::uint32_t next = 0;
+  for (auto& [value, channel] : channels) {
+    channel = StateId{next++};
+    EXPECT_EQ(graph.state(channel).kind, StateKind::kChannel) << "the model has too few channels";
+  }
+  std::map<StateId, ValueId> tokens;  // the newest version of each channel
+  auto between = [&](const OpDef& def, StateId channel, RegionId region, std::vector<ValueId> inputs, std::vector<TensorType> types) {
     Op op;
     op.def = &def;
     op.inputs = std::move(inputs);
@@ -79,24 +93,21 @@ Graph Cut(const Graph& graph, int stage) {
   for (const Op& op : graph.ops) {
     if (place(op) >= 0 && place(op) != stage) continue;
     for (ValueId in : op.inputs) {
-      if (!crosses[in] || rewriter.At(in).valid() || place(graph.op(graph.value(in).producer)) == stage) continue;
-      rewriter.Map(in, between(kRecv, 1 - stage, op.region, {}, {graph.value(in).type})[1]);
+      if (!channels.contains(in) || rewriter.At(in).valid() || place(graph.op(graph.value(in).producer)) == stage) continue;
+      rewriter.Map(in, between(kRecv, channels[in], op.region, {}, {graph.value(in).type})[1]);
     }
-    OpId id = rewriter.Copy(op);
-    if (op.def == &kFirstVersion) {
-      for (int c = 0; c < 2; ++c) {
-        if (graph.state(channels[c]).first == op.outputs[0]) tokens[c] = to.op(id).outputs[0];
-      }
-    }
+    rewriter.Copy(op);
     for (ValueId out : op.outputs) {
-      if (crosses[out]) between(kSend, stage, op.region, {rewriter.At(out)}, {});
+      if (op.def == &kFirstVersion && graph.state(graph.value(out).state).kind == StateKind::kChannel)
+        tokens[graph.value(out).state] = rewriter.At(out);
+      if (channels.contains(out)) between(kSend, channels[out], op.region, {rewriter.At(out)}, {});
     }
   }
   Graph cut = rewriter.Finish();
-  for (int c = 0; c < 2; ++c) cut.state(channels[c]).last = tokens[c];
+  for (const auto& [channel, token] : tokens) cut.state(channel).last = token;
   std::erase_if(cut.outputs, [](const NamedValue& output) { return !output.value.valid(); });
   std::erase_if(cut.inputs, [](ValueId input) { return !input.valid(); });
-  for (std::uint32_t i = 0; stage == 0 && i < cut.ops.size(); ++i) {
+  for (std::uint32_t i = 0; i < cut.ops.size(); ++i) {
     if (cut.ops[i].def != &kSend || cut.ops[i].half != Half::kWhole) continue;
     cut = *SplitStartDone(cut, OpId{i}, cut.ops.size());
     for (Op& op : cut.ops) {
@@ -164,12 +175,20 @@ Status Train(const Graph& graph, const Program& program, int micro_batches, cons
   return {};
 }
 
+// By name, the ranks of each channel: both.
+std::map<std::string, std::vector<std::int32_t>> ChannelsOf(const Graph& graph) {
+  std::map<std::string, std::vector<std::int32_t>> channels;
+  for (const StateInfo& state : graph.states)
+    if (state.kind == StateKind::kChannel) channels[state.name] = {0, 1};
+  return channels;
+}
+
 struct Pipeline {
   Trained rank[kStages];
 };
 void TrainPipeline(const Graph& graph, int micro_batches, Order order, Pipeline* pipeline, Kind kind = Kind::kThreads,
                    bool recomputes = false) {
-  World world(kStages, {{"down", {0, 1}}, {"up", {0, 1}}}, kind);
+  World world(kStages, ChannelsOf(graph), kind);
   Status status = world.Run([&](std::int32_t rank) {
     Graph own = Cut(graph, rank);
     // After the cut: a clone of another stage's op would ask for that stage's values.
@@ -210,13 +229,37 @@ TEST(Pipeline, OneForwardOneBackwardEqualsAccumulatedMicroBatches) {
   }
 }
 
+// A weight that is not trained stays as it is on its stage; one that both stages use gets the gradients of both.
+TEST(Pipeline, FrozenAndTiedWeightsSurvive) {
+  constexpr int kMicroBatches = 4;
+  const Graph graph = Model(kMicroBatches, Weights::kFrozenAndTied);
+  Trained one;
+  ASSERT_TRUE(Train(graph, ProgramOf(graph, {0, 1}, kMicroBatches, Order::kOneForwardOneBackward), kMicroBatches, CpuKernels(), &one).ok());
+  Pipeline pipeline;
+  ASSERT_NO_FATAL_FAILURE(TrainPipeline(graph, kMicroBatches, Order::kOneForwardOneBackward, &pipeline));
+  EXPECT_EQ(pipeline.rank[1].losses, one.losses);
+  EXPECT_EQ(DifferentFrom(graph, [&](int) -> const StateStore& { return one.states; }, pipeline), std::vector<std::string>());
+  EXPECT_LT(one.losses.back(), one.losses.front());
+  // As it began: what a training of no step has.
+  StateStore begun;
+  for (const StateInfo& state : graph.states) {
+    if (state.name == "layer1/w" || state.name == "layer0/w") {
+      ASSERT_TRUE(begun.Find(graph, state, {kRows}, {}).ok());
+    }
+  }
+  EXPECT_EQ(pipeline.rank[0].states.Get("layer1/w").bytes, begun.Get("layer1/w").bytes);
+  EXPECT_NE(pipeline.rank[0].states.Get("layer0/w").bytes, begun.Get("layer0/w").bytes) << "the control";
+  EXPECT_TRUE(pipeline.rank[0].states.Get("layer1/w/first_moment").bytes.empty());
+  EXPECT_TRUE(pipeline.rank[1].states.Get("layer0/w").bytes.empty()) << "one stage holds the weight, and sends it";
+}
+
 // 1F1B keeps min(p - s, m) micro-batches of activations alive, all forwards first keeps m.
 TEST(Pipeline, OneForwardOneBackwardBoundsTheActivations) {
   std::size_t bytes[2][2];
   for (int i = 0; i < 2; ++i) {
     for (Order order : {Order::kOneForwardOneBackward, Order::kAllForwardFirst}) {
       Graph own = Cut(Model(i == 0 ? 4 : 8), 0);
-      World world(1, {{"down", {0, 1}}, {"up", {0, 1}}});
+      World world(1, ChannelsOf(own));
       auto executable = Compile(own, {kRows}, ProgramOf(own, {0}, i == 0 ? 4 : 8, order), world.Kernels(0));
       ASSERT_TRUE(executable.ok()) << executable.status().ToString();
       bytes[order == Order::kAllForwardFirst][i] = (*executable)->arena_bytes();
