@@ -9,8 +9,6 @@
 namespace ropewalk::job {
 namespace {
 
-constexpr std::size_t kSeriesMax = 8, kNoticesMax = 16;
-
 std::int64_t NowUs() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -34,7 +32,7 @@ void MetricBuffer::Measure(std::string_view name, std::uint64_t step, std::span<
   name = name.substr(0, storage::kMetricNameBytesMax);
   auto series = std::find_if(waiting_.series.begin(), waiting_.series.end(), [&](const auto& s) { return s.name == name; });
   if (series == waiting_.series.end()) {
-    if (waiting_.series.size() == kSeriesMax) return;
+    if (waiting_.series.size() == storage::kMetricSeriesSaidMax) return;
     series = waiting_.series.insert(series, storage::MetricSeries{});
     series->name = name;
   }
@@ -56,7 +54,7 @@ void MetricBuffer::Measure(std::string_view name, std::uint64_t step, std::span<
 }
 
 void MetricBuffer::Notice(dag::GangNotice notice) {
-  if (waiting_.notices.size() == kNoticesMax) return;
+  if (waiting_.notices.size() == storage::kMetricNoticesSaidMax) return;
   waiting_.notices.push_back({0, Cut(std::move(notice.kind), storage::kMetricNameBytesMax), static_cast<std::uint32_t>(notice.rank),
                               Cut(std::move(notice.machine), storage::kMetricTextBytesMax), notice.step, NowUs(), notice.value,
                               Cut(std::move(notice.text), storage::kMetricTextBytesMax)});

@@ -1,5 +1,7 @@
 #include "storage/metrics.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "base/escape.h"
 
@@ -107,6 +109,15 @@ Result<Metrics> DecodeMetrics(std::string_view bytes) {
   for (std::uint64_t left = reader.Varint(); left > 0 && reader.ok(); --left)
     if (!Read(&reader, &metrics.notices.emplace_back())) return Unreadable();
   if (!reader.ok() || !reader.empty()) return Unreadable();
+  return metrics;
+}
+
+Result<Metrics> DecodeSaidMetrics(std::string_view bytes) {
+  if (bytes.size() > kMetricsSaidMax) return Unreadable();
+  ASSIGN_OR_RETURN(Metrics metrics, DecodeMetrics(bytes));
+  const bool one_point_each = std::all_of(metrics.series.begin(), metrics.series.end(), [](const auto& s) { return s.points.size() == 1; });
+  if (metrics.series.size() > kMetricSeriesSaidMax || metrics.notices.size() > kMetricNoticesSaidMax || !one_point_each)
+    return Unreadable();
   return metrics;
 }
 

@@ -69,10 +69,14 @@ inline constexpr std::size_t kMetricNamesMax = 64;         // of one series
 inline constexpr std::size_t kMetricNameBytesMax = 64;     // of a name, of a kind; what is longer is cut
 inline constexpr std::size_t kMetricTextBytesMax = 1024;   // of a notice's text, of a machine's name
 inline constexpr std::size_t kMetricsSaidMax = 96u << 10;  // bytes, encoded, that one rank may say at once
+inline constexpr std::size_t kMetricSeriesSaidMax = 8;     // and series, of one point each
+inline constexpr std::size_t kMetricNoticesSaidMax = 16;
 
 std::string Encode(const Metrics& metrics);
 // Bytes from a wire or a disk. kDataLoss METRIC01: they cannot be read, or break a bound from above.
 Result<Metrics> DecodeMetrics(std::string_view bytes);
+// The same of what one rank says at once.
+Result<Metrics> DecodeSaidMetrics(std::string_view bytes);
 
 // The line of a job's event log for it, as JSON, with the time of the other events there.
 std::string EventOf(const MetricNotice& notice, std::int64_t t_ms);

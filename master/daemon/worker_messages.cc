@@ -203,7 +203,9 @@ void Master::OnExecutorMessage(Session& session, const wire::FromExecutorPayload
 
 // They decide nothing, so the core does not hear of them, and a disk that does not take them stops no job.
 Status Master::OnGangMetrics(const Session& session, JobId id, const wire::GangMetrics& message) {
-  ASSIGN_OR_RETURN(storage::Metrics metrics, storage::DecodeMetrics(message.metrics()));
+  ASSIGN_OR_RETURN(storage::Metrics metrics, storage::DecodeSaidMetrics(message.metrics()));
+  JobEntry& job = Job(id);
+  if (job.ended) return {};  // who asks reads the file
   const TaskAttempt rank = dag::FromWire(message.id());
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const std::int64_t now_us = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
@@ -218,7 +220,6 @@ Status Master::OnGangMetrics(const Session& session, JobId id, const wire::GangM
     notice.time_us = now_us;
     Carry(scheduler::LogEvent{id, "gang_notice", storage::EventOf(notice, rpc::EventLoop::NowMs())});
   }
-  JobEntry& job = Job(id);
   Status status;
   if (job.metrics == nullptr) {
     auto file = storage::MetricFile::Open(files_, MetricsPath(id));

@@ -76,7 +76,7 @@ TEST(JobMetricBuffer, IsBounded) {
   EXPECT_EQ(taken.notices.size(), 16u);
   const std::string bytes = Encode(taken);
   EXPECT_LE(bytes.size(), storage::kMetricsSaidMax);
-  auto read = storage::DecodeMetrics(bytes);
+  auto read = storage::DecodeSaidMetrics(bytes);
   ASSERT_TRUE(read.ok()) << read.status().ToString();
   EXPECT_EQ(*read, taken);
 }

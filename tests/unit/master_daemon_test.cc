@@ -4,6 +4,7 @@
 #include <random>
 
 #include "base/random.h"
+#include "storage/metrics.h"
 #include "tests/unit/master_fixture.h"
 
 namespace ropewalk::master {
@@ -341,6 +342,49 @@ TEST_F(MasterTest, CancelEndsAJob) {
   EXPECT_EQ(state.phase(), "cancelled");
   EXPECT_EQ(static_cast<Code>(state.failure().code()), Code::kCancelled);
   client.Log(job, "driver");  // has an end
+}
+
+// What a rank measures is kept, as its own and with the name of its worker, whatever it says it is; one that says too much is stopped.
+TEST_F(MasterTest, WhatRanksMeasureIsKeptAndBounded) {
+  Start();
+  auto worker = Worker("w1");
+  worker->hold_tasks = true;
+  TestClient client = Client();
+  auto job = client.Submit(client.PutExecutable("e"), "k").job_accepted().job();
+  ASSERT_TRUE(Eventually([&] { return worker->tasks_run > 0; }));
+  auto say = [&](const std::string& metrics) {
+    wire::FromExecutor message;
+    message.mutable_gang_metrics()->mutable_id()->set_stage(7);
+    message.mutable_gang_metrics()->mutable_id()->set_task(2);
+    message.mutable_gang_metrics()->set_metrics(metrics);
+    worker->Say(worker->last_executor, message);
+  };
+  auto kept = [&] {
+    wire::ClientRequest query;
+    query.mutable_metrics_query()->set_job(job);
+    auto metrics = storage::DecodeMetrics(client.Call(query).job_metrics().metrics());
+    EXPECT_TRUE(metrics.ok()) << metrics.status().ToString();
+    return metrics.ok() ? *metrics : storage::Metrics();
+  };
+  EXPECT_TRUE(kept().empty());
+  storage::Metrics measured;
+  for (std::size_t i = 0; i < storage::kMetricSeriesSaidMax; ++i)
+    measured.series.push_back({99, "s" + std::to_string(i), 98, "elsewhere", {"loss"}, {{1, 4, 0, {{6, 4}}}}});
+  say(Encode(measured));
+  ASSERT_TRUE(Eventually([&] { return kept().series.size() == storage::kMetricSeriesSaidMax; }));
+  const storage::MetricSeries series = kept().series[0];
+  EXPECT_EQ(series.gang, 7u);
+  EXPECT_EQ(series.rank, 2u);
+  EXPECT_EQ(series.machine, "w1");
+  EXPECT_EQ(series.points.at(0).means.at(0).value(), 1.5);
+  EXPECT_EQ(worker->executors_stopped, 0);
+  measured.series.push_back({99, "one more", 98, "", {"loss"}, {{1, 4, 0, {{6, 4}}}}});
+  say(Encode(measured));
+  ASSERT_TRUE(Eventually([&] { return worker->executors_stopped > 0; }));
+  EXPECT_EQ(kept().series.size(), storage::kMetricSeriesSaidMax);
+  worker->hold_tasks = false;
+  client.Wait(job);
+  EXPECT_EQ(kept().series.size(), storage::kMetricSeriesSaidMax) << "from the file, when it is over";
 }
 
 TEST_F(MasterTest, WrongRequestsGetReasons) {

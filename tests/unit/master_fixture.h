@@ -236,7 +236,8 @@ class FakeWorker {
   std::atomic<bool> registered{false}, refused{false}, ended{false};
   std::atomic<std::uint32_t> refusal{0};  // its code
   std::atomic<bool> hold_tasks{false};    // keep tasks running for ever
-  std::atomic<int> tasks_run{0}, executors_started{0}, published{0}, forgotten{0};
+  std::atomic<int> tasks_run{0}, executors_started{0}, executors_stopped{0}, published{0}, forgotten{0};
+  std::atomic<std::uint64_t> last_executor{0};
   std::atomic<std::uint64_t> acknowledged{0};  // of the stdout of the last executor that was told
   std::atomic<bool> mute{false};               // stop answering (a frozen machine)
   std::string spec_argument() {
@@ -326,6 +327,7 @@ class FakeWorker {
           std::lock_guard lock(mutex_);
           spec_ = order.start_executor().spec();
         }
+        last_executor = executor;
         ++executors_started;
         wire::FromExecutor hello;
         hello.mutable_hello()->set_protocol(3);
@@ -342,6 +344,7 @@ class FakeWorker {
         break;
       }
       case wire::ToWorker::kStopExecutor: {
+        ++executors_stopped;
         wire::FromWorker exited;
         exited.mutable_executor_exited()->set_executor(order.stop_executor().executor());
         Send(exited);

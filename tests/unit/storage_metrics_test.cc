@@ -68,6 +68,24 @@ TEST(StorageMetrics, WhatIsTooLongIsRefused) {
   EXPECT_EQ(DecodeMetrics(Encode(metrics)).status().tag(), "METRIC01");
 }
 
+// A rank is believed no more than it may say at once, whatever it sends.
+TEST(StorageMetrics, WhatARankSaysAtOnceIsBounded) {
+  Metrics most;
+  for (std::size_t i = 0; i < kMetricSeriesSaidMax; ++i) most.series.push_back(StepOf(1, 1).series[0]);
+  most.notices.resize(kMetricNoticesSaidMax);
+  EXPECT_TRUE(DecodeSaidMetrics(Encode(most)).ok());
+  Metrics more = most;
+  more.series.push_back(more.series[0]);
+  EXPECT_EQ(DecodeSaidMetrics(Encode(more)).status().tag(), "METRIC01");
+  more = most;
+  more.notices.emplace_back();
+  EXPECT_EQ(DecodeSaidMetrics(Encode(more)).status().tag(), "METRIC01");
+  more = most;
+  more.series[3].points.push_back(more.series[3].points[0]);
+  EXPECT_EQ(DecodeSaidMetrics(Encode(more)).status().tag(), "METRIC01");
+  EXPECT_TRUE(DecodeMetrics(Encode(more)).ok()) << "a history is not";
+}
+
 // However long: no more points than may be, all steps in them once, and the mean over all of them that of the plain sum.
 TEST(StorageMetrics, ALongHistoryKeepsItsShape) {
   MetricHistory history({.points_of_series = 64, .points = 1000});
@@ -227,7 +245,9 @@ TEST_F(StorageMetricFile, ADiskThatFailsLosesNothingThatItGetsAgain) {
       for (std::uint64_t step = 1; step <= 12; ++step) {
         const Status status = (*file)->Add(StepOf(step, 1));
         failures += status.ok() ? 0 : 1;
-        if (!status.ok()) EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.ToString();
+        if (!status.ok()) {
+          EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.ToString();
+        }
       }
       EXPECT_EQ(failures, 1) << fail_at;
       auto read = ReadMetricFile(files_, path_);
