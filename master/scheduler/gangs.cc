@@ -98,7 +98,7 @@ std::vector<Place> FewAndNear(std::vector<Place> places, std::uint32_t ranks) {
   auto enough = [&] {  // those that are taken, with the roomiest of the others
     std::uint64_t room = 0;
     std::size_t open = few - count - 1;
-    for (std::size_t i = 0; i < places.size(); ++i)
+    for (std::size_t i = 0; i < places.size() && room < ranks; ++i)
       if (taken[i] || (open > 0 && open-- > 0)) room += places[i].room;
     return room >= ranks;
   };
@@ -210,18 +210,19 @@ bool Scheduler::State::PlaceGang(JobRun& job, StageRun& run, GangRun& gang) {
       return false;
     }
   }
-  const std::map<WorkerId, std::uint64_t> near = GangBytes(job, run);
   std::vector<Place> places;
   std::uint64_t room = 0;
   for (Executor* executor : list) {
     const Worker& worker = workers.at(executor->worker);
     const std::uint32_t taken = worker.busy + worker.held, limit = GangRoom(worker);
     if (taken >= limit || worker.claimed) continue;
-    auto there = near.find(executor->worker);
-    places.push_back({executor->id, worker.avoided_until > now, there == near.end() ? 0 : there->second, limit - taken, 0});
+    places.push_back({executor->id, worker.avoided_until > now, 0, limit - taken, 0});
     room += limit - taken;
   }
   if (room < FewestRanks(run, gang)) return false;
+  const std::map<WorkerId, std::uint64_t> near = GangBytes(job, run);
+  for (Place& place : places)
+    if (auto there = near.find(executors.at(place.executor).worker); there != near.end()) place.bytes = there->second;
   auto left = static_cast<std::uint32_t>(std::min<std::uint64_t>(run.stage.tasks, room));
   if (spread)
     std::stable_sort(places.begin(), places.end(), NearerFirst);
