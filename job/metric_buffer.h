@@ -1,5 +1,5 @@
-// What one rank has measured and not told yet: of each series one point, the means over the steps since. Nothing is allocated from the
-// second step of a series on, so that it may be called every step.
+// What one rank has measured and not told yet: of each series one point, the means over the steps since. Nothing is allocated but
+// by the first step of a series since it was told, so that it may be called every step.
 //
 // Thread rule: a value; the caller locks.
 #pragma once

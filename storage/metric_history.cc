@@ -109,10 +109,4 @@ Metrics MetricHistory::AtMost(std::size_t points_of_series) const {
   return all;
 }
 
-void MetricHistory::Clear() {
-  series_.clear();
-  notices_.clear();
-  points_ = 0;
-}
-
 }  // namespace ropewalk::storage

@@ -36,7 +36,6 @@ class MetricHistory {
 
   std::size_t points() const { return points_; }
   bool empty() const { return series_.empty() && notices_.empty(); }
-  void Clear();
 
  private:
   using Key = std::tuple<std::uint64_t, std::string, std::uint32_t>;
