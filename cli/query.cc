@@ -213,18 +213,24 @@ class Query {
     RankLog of(*invocation_.rank);
     Stream events{"events", -1}, executors{"executor", STDOUT_FILENO}, stderr_of_driver{"stderr", STDOUT_FILENO};
     std::string told;
+    auto learn = [&](std::uint32_t wait_ms) {
+      return Read(&events, wait_ms, [&](const std::string& bytes) { return of.AddEvents(bytes), Status(); });
+    };
+    auto show = [&](const std::string& bytes) -> Status {
+      if (bytes.empty()) return {};
+      RETURN_IF_ERROR(learn(0));  // an executor that a rank writes in is named by an event before
+      return WriteAll(STDOUT_FILENO, of.Filter(bytes));
+    };
     while (true) {
-      RETURN_IF_ERROR(Read(&events, 0, [&](const std::string& bytes) { return of.AddEvents(bytes), Status(); }));
+      RETURN_IF_ERROR(learn(0));
       if (of.Places() != told && invocation_.output == job::OutputForm::kTable) {
         told = of.Places();
         RETURN_IF_ERROR(WriteAll(STDERR_FILENO, told));
       }
-      if (of.found() && !executors.end)
-        RETURN_IF_ERROR(Read(&executors, invocation_.follow ? kFollowMs : 0,
-                             [&](const std::string& bytes) { return WriteAll(STDOUT_FILENO, of.Filter(bytes)); }));
+      if (of.found() && !executors.end) RETURN_IF_ERROR(Read(&executors, invocation_.follow ? kFollowMs : 0, show));
       if (of.was_driver() && !stderr_of_driver.end) RETURN_IF_ERROR(Copy(&stderr_of_driver, invocation_.follow ? kFollowMs : 0));
       if (!invocation_.follow || events.end) break;
-      if (!of.found()) RETURN_IF_ERROR(Read(&events, kPollMs, [&](const std::string& bytes) { return of.AddEvents(bytes), Status(); }));
+      if (!of.found()) RETURN_IF_ERROR(learn(kPollMs));
     }
     if (of.found()) return 0;
     return Status(Code::kNotFound, "CLI12", "job " + JobName(job_) + " has had no rank " + std::to_string(*invocation_.rank),

@@ -104,13 +104,13 @@ struct EmbeddedBackend::Impl final : task::TaskListener {
   }
   // Into the file and the event log; the core does not hear of them.
   void KeepMetricsOf(const TaskAttempt& id) {
+    std::lock_guard lock(metrics_mutex);  // also of the taking: what was measured later would be kept earlier, and be lost by it
     const storage::Metrics taken = ranks.TakeMetrics(id);
     if (taken.empty()) return;
     for (const storage::MetricNotice& notice : taken.notices) {
       scheduler::LogEvent line{options.settings.job, "gang_notice", storage::EventOf(notice, MonotonicMs())};
       Do(line);
     }
-    std::lock_guard lock(metrics_mutex);
     if (metrics == nullptr) return;
     if (const Status status = metrics->Add(taken); !status.ok() && !std::exchange(metrics_failed, true))
       std::fprintf(stderr, "ropewalk: %s\n", status.ToString().c_str());

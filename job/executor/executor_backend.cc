@@ -82,6 +82,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
                   [this](const TaskAttempt& id) { TellReached(id); }};
   std::unique_ptr<task::TaskRunner> runner;
 
+  std::mutex metrics_mutex;  // of who tells what a rank measured: once a second, and at its end
   mutable std::mutex mutex;  // guards everything down to `main_exit`
   std::condition_variable changed;
   std::map<std::uint64_t, ActionState> actions;
@@ -126,6 +127,7 @@ struct ExecutorBackend::Impl final : task::TaskListener {
   }
 
   void TellMetrics(const TaskAttempt& id) {
+    std::lock_guard lock(metrics_mutex);  // also of the taking: what was measured later would be told earlier, and be lost by it
     const storage::Metrics metrics = ranks.TakeMetrics(id);
     if (metrics.empty()) return;
     wire::FromExecutor message;
