@@ -708,7 +708,9 @@ TEST_F(WorkerDaemonTest, WhatExecutorsSayIsChecked) {
       [](const wire::FromWorker& m) {
         wire::FromExecutor inner;
         const bool is = m.has_from_executor() && inner.ParseFromString(m.from_executor().payload()) && inner.has_gang_metrics();
-        if (is) EXPECT_EQ(inner.gang_metrics().id().attempt(), 9u);
+        if (is) {
+          EXPECT_EQ(inner.gang_metrics().id().attempt(), 9u);
+        }
         return is;
       },
       100))
