@@ -203,7 +203,7 @@ class Import {
     for (const auto& [name, value] : options_.inputs) {
       if (std::none_of(graph.inputs.begin(), graph.inputs.end(), [&](const ValueDef& input) { return input.name == name; })) {
         std::vector<std::string> there;
-        for (const ValueDef& input : graph.inputs) there.push_back(input.name);
+        for (const ValueDef& input : graph.inputs) there.push_back(EscapeForLog(input.name, 500));
         b_.Fail(Status(Code::kInvalid, "ONNX05", fmt::format("{} has no input {}", storage::QuotedPath(session_.path), name),
                        fmt::format("its inputs are {}", fmt::join(there, ", ")), "give the value under one of these names"));
         return b_.status();
@@ -240,7 +240,8 @@ class Import {
   }
   static std::string Described(const ValueDef& input) {
     std::vector<std::string> dims;
-    for (const DimDef& dim : input.dims) dims.push_back(dim.value >= 0 ? std::to_string(dim.value) : dim.symbol.empty() ? "?" : dim.symbol);
+    for (const DimDef& dim : input.dims)
+      dims.push_back(dim.value >= 0 ? std::to_string(dim.value) : dim.symbol.empty() ? "?" : EscapeForLog(dim.symbol, 100));
     return fmt::format("({}) {}", fmt::join(dims, ", "), Name(input.dtype));
   }
 

@@ -22,7 +22,7 @@ std::string Bytes(int field, const std::string& bytes) {
   return Varint(static_cast<std::uint64_t>(field) << 3 | 2) + Varint(bytes.size()) + bytes;
 }
 
-constexpr int kFloat = 1;  // AttributeProto.type
+constexpr int kFloat = 1, kString = 3, kGraph = 5;  // AttributeProto.type
 std::string AttributeOf(const std::string& name, int type, const std::string& value) {
   return Bytes(1, name) + value + Number(20, static_cast<std::uint64_t>(type));
 }
@@ -104,6 +104,19 @@ TEST_F(OnnxFunctions, CallsAreTheirNodes) {
   Expect({{"", "Same", "own", {"x"}, {"z"}, {}}, {"", "G", "own", {"z"}, {"y"}, {}}}, {same, g, f}, {-2, 0, -8});
 }
 
+// The graph may call its own values whatever a call could: nothing of it is overwritten.
+TEST_F(OnnxFunctions, NamesOfTheGraphAreNotTaken) {
+  const Function f{"F", {"a", "b"}, {"out"}, {NodeOf("Add", {"a", "a"}, {"t"}), NodeOf("Mul", {"t", "b"}, {"out"})}};
+  for (const char* name : {"F.0/t", "call0/F/t", "call_0/F/t"}) {
+    SCOPED_TRACE(name);
+    Expect({{"", "Abs", "", {"x"}, {"call"}, {}},
+            {"", "Neg", "", {"x"}, {name}, {}},
+            {"", "F", "own", {"x", "call"}, {"u"}, {}},
+            {"", "Add", "", {"u", name}, {"y"}, {}}},
+           {f}, {-1, 0, 6});  // 2 x |x| - x
+  }
+}
+
 TEST_F(OnnxFunctions, AttributesAreTheCallersOrTheDefaults) {
   const Function leaky{"Leaky",
                        {"a"},
@@ -129,7 +142,20 @@ TEST_F(OnnxFunctions, WhatHasNoEndIsRefused) {
         {"D" + std::to_string(i), {"a"}, {"out"}, {NodeOf(before, {"a"}, {"t"}, {}, "own"), NodeOf(before, {"t"}, {"out"}, {}, "own")}});
   }
   ExpectRefused({{"", "D40", "own", {"x"}, {"y"}, {}}}, bomb, "nodes");
+  // 4 MiB that a caller gives, taken 300 times; and as many nodes as bytes, in a body.
+  std::vector<std::string> taken;
+  for (int i = 0; i < 300; ++i) taken.push_back(AttributeOf("a" + std::to_string(i), kString, Reference("large")));
+  ExpectRefused({{"", "Take", "own", {"x"}, {"y"}, {{"large", std::string(4 << 20, 'a')}}}},
+                {{"Take", {"a"}, {"out"}, {NodeOf("Neg", {"a"}, {"out"}, taken)}}}, "bytes");
+  std::string body;
+  for (int i = 0; i < 1 << 18; ++i) body += Bytes(1, "");
+  ExpectRefused({{"", "Body", "own", {"x"}, {"y"}, {}}},
+                {{"Body", {"a"}, {"out"}, {NodeOf("Neg", {"a"}, {"out"}, {AttributeOf("body", kGraph, Bytes(6, body))})}}}, "nodes");
   const Function f{"F", {"a"}, {"out"}, {NodeOf("Neg", {"a"}, {"out"})}};
+  ExpectRefused({{"", "F\x1b[31m", "own", {"x", "x"}, {"y"}, {}}}, {{"F\x1b[31m", {"a"}, {"out"}, f.nodes}}, "F\\x1b[31m");
+  Function graph = f;
+  graph.defaults = {AttributeOf("body", kGraph, Bytes(6, ""))};
+  ExpectRefused({{"", "F", "own", {"x"}, {"y"}, {}}}, {graph}, "is a graph");
   ExpectRefused({{"", "F", "own", {"x"}, {"y"}, {}}}, {f, f}, "two functions");
   ExpectRefused({{"", "F", "own", {"x", "x"}, {"y"}, {}}}, {f}, "more inputs");
   Function other = f;

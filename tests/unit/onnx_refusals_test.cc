@@ -171,6 +171,12 @@ TEST_F(OnnxRefusals, NamesAreShownEscaped) {
   const Status tensor = ImportedNode(node, {{"evil\x1b[31m", {Dtype::kF32, {5}, std::make_shared<const std::string>(16, '\0')}}});
   ExpectRefused(tensor, "ONNX07", {"evil"});
   EXPECT_EQ(tensor.ToString().find('\x1b'), std::string::npos);
+  // Of inputs, where a value is given under a name that none has.
+  ModelDef model{17, "test", {}};
+  model.graph.inputs = {{"evil\x1b[31m", Dtype::kF32, true, {}}};
+  Builder b;
+  const Status input = ImportModel(b, model, "m.onnx", {.inputs = {{"x", b.Number(0, Dtype::kF32)}}}).status();
+  ExpectRefused(input, "ONNX05", {"evil\\x1b[31m"});
 }
 
 TEST_F(OnnxRefusals, TensorsThatDoNotFit) {
