@@ -90,7 +90,8 @@ std::int64_t KeyValues::Number(std::string_view name) const { return static_cast
 Status KeyValues::Bad(std::string_view name, const std::string& why, const std::string& fix) const {
   const std::string full = Full(name);
   return Status(Code::kInvalid, "SPEC02",
-                fmt::format("{}: \"{}\" is no value for {}", config_.Origin(full), EscapeForLog(config_.Text(full), 200), full), why, fix);
+                fmt::format("{}: \"{}\" is no value for {}", config_.Origin(full), EscapeForLog(config_.Text(full), 200), full),
+                EscapeForLog(why), EscapeForLog(fix));  // which name what files hold
 }
 
 std::map<std::string, std::string> KeyValues::All() const {

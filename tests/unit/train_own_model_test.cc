@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <fstream>
+#include <numeric>
 
 #include "base/random.h"
 #include "mlrunner/graph/maths.h"
@@ -302,10 +302,8 @@ TEST_F(OwnModel, RanksWithOtherFirstValuesAreRefused) {
   ASSERT_TRUE(WriteSafetensors(files_, Path("0"), weights).ok());
   weights.begin()->second.bytes[0] ^= std::byte{1};
   ASSERT_TRUE(WriteSafetensors(files_, Path("1"), weights).ok());
-  // One path, at which each rank finds another file: links that are turned as they load their data.
+  // One path, at which each rank finds another file.
   const std::string path = Path("link");
-  testing::RunOptions options;
-  std::mutex turn;
   TrainJob job = JobOf(Mlp({"model.first_values=" + path}));
   class Turned final : public storage::FileSystem {
    public:
@@ -329,7 +327,7 @@ TEST_F(OwnModel, RanksWithOtherFirstValuesAreRefused) {
     std::string link_, folder_;
     std::atomic<int> next_{0};
   } turned(path, folder_.path());
-  options = With(RowsOfAnyCount);
+  testing::RunOptions options = With(RowsOfAnyCount);
   options.files = &turned;
   const auto results = TrainOnThreads(job, 2, options);
   EXPECT_EQ(results[0].status.tag(), "TRAIN02") << results[0].status.ToString();
@@ -438,6 +436,20 @@ TEST_F(OwnModel, WhatDoesNotFitTheDataIsSaid) {
   EXPECT_EQ(refused(Mlp({"train.export=" + Path("no/folder/out.onnx")})).tag(), "TRAIN09");
   const Status status = refused(Mlp(), Images);
   EXPECT_NE(status.why().find("768 numbers a sample, and 6 are wanted"), std::string::npos) << status.ToString();
+}
+
+// What a file calls its inputs and outputs does not reach a terminal as it is.
+TEST_F(OwnModel, NamesOfAFileAreShownEscaped) {
+  auto model = onnx::ReadModel(files_, DataPath("mlp.torchscript.onnx"));
+  ASSERT_TRUE(model.ok());
+  onnx::GraphDef& graph = model->graph;
+  const std::string evil = "evil\x1b[31m";
+  graph.nodes.push_back({"", "Identity", "", {graph.outputs.at(0).name}, {evil}, {}});
+  graph.outputs[0].name = evil;
+  ASSERT_TRUE(onnx::WriteModel(files_, Path("evil.onnx"), *model).ok());
+  const Status status = Train({"model.kind=onnx", "model.path=" + Path("evil.onnx"), "model.output=nobody", "train.batch=7"})[0].status;
+  EXPECT_EQ(status.tag(), "SPEC02") << status.ToString();
+  EXPECT_NE(status.why().find("evil\\x1b[31m"), std::string::npos) << status.ToString();
 }
 
 TEST(OwnModelJob, KeysAreChecked) {
