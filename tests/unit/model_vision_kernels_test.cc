@@ -123,6 +123,7 @@ TEST(VisionKernels, BatchNorms) {
     Moments m = MomentsOf(v[0]);
     return Vars{m.mean, m.variance, m.count};
   };
+  const auto far = WithGradient([](Builder&, const Vars& v) { return BatchNorm(v[0] + 30.0, v[1], v[2], MomentsOf(v[0] + 30.0)); }, false);
   const std::vector<float> some = {1, 0, 1, 1, 0};
   std::vector<float> first(40, 0);
   std::fill_n(first.begin(), 31, 1.f);
@@ -141,6 +142,10 @@ TEST(VisionKernels, BatchNorms) {
       {"signals", {{4, 3, 5000}, {3}, {3}}, norm(true)},
       // Far from 0 the sum of squares alone would have no digits of the variance left; and the elements themselves are rounded then.
       {"moments of what lies far from 0", {{8, 16, 20, 20}}, moments, 4e-6, 1000, 1001},
+      // As layers have them deep in a network: few rows of small images, whose mean is 26 times their deviation. What is added to them
+      // is rounded once here, and not by the reference.
+      {"far from 0, small images", {{3, 32, 7, 7}, {32}, {32}}, far, 1e-5},
+      {"far from 0, rows", {{12, 50}, {50}, {50}}, far, 1e-5},
       {"by any moments", {whole, {32}, {32}, {32}}, WithGradient([](Builder&, const Vars& v) {
          return BatchNormInference(v[0], v[1], v[2], v[3], Square(v[3]) + .5, 1e-5, true);
        })},
