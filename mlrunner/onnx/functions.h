@@ -14,7 +14,7 @@ class ModelProto;
 namespace ropewalk::mlrunner::onnx {
 
 // `path` is how messages call the file. Of a model without functions nothing changes. ONNX03: a function that calls itself, two of one
-// name, one of another opset than the model, or one that becomes too much.
+// name, one of another opset than the model, one whose attribute is a graph by default, or one that becomes too much.
 Status InlineFunctions(const std::string& path, ::onnx::ModelProto* model);
 
 }  // namespace ropewalk::mlrunner::onnx

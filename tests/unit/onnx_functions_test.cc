@@ -66,13 +66,12 @@ class OnnxFunctions : public ::testing::Test {
     model.graph.inputs = {{"x", Dtype::kF64, true, {{3, ""}}}};
     model.graph.nodes = std::move(nodes);
     model.graph.outputs = {{"y", Dtype::kF64, false, {}}};
-    const std::string path = folder_.path() + "/model.onnx";
-    EXPECT_TRUE(WriteModel(files_, path, model).ok());
-    std::ofstream file(path, std::ios::binary | std::ios::app);  // messages behind each other are one message
+    EXPECT_TRUE(WriteModel(files_, path_, model).ok());
+    std::ofstream file(path_, std::ios::binary | std::ios::app);  // messages behind each other are one message
     for (const Function& function : functions) file << Written(function);
     file.close();
     Builder b;
-    ASSIGN_OR_RETURN(const ImportedModel made, ImportOnnx(b, files_, path));
+    ASSIGN_OR_RETURN(const ImportedModel made, ImportOnnx(b, files_, path_));
     b.Output("y", made.outputs[0].value);
     ASSIGN_OR_RETURN(const Graph graph, b.Finish());
     std::map<std::string, RefTensor> states;
@@ -90,6 +89,7 @@ class OnnxFunctions : public ::testing::Test {
     EXPECT_NE(status.ToString().find(word), std::string::npos) << status.ToString();
   }
   mlrunner::testing::TempFolder folder_;
+  const std::string path_ = folder_.path() + "/model.onnx";
   storage::LocalFileSystem files_;
 };
 
@@ -165,6 +165,40 @@ TEST_F(OnnxFunctions, WhatHasNoEndIsRefused) {
   Function cut = f;
   cut.defaults = {"\x0a\x7f"};
   ExpectRefused({{"", "F", "own", {"x"}, {"y"}, {}}}, {cut}, "not whole");
+}
+
+// Any byte of a file with functions, references, defaults and bodies, changed: it is refused, or imported.
+TEST_F(OnnxFunctions, ChangedBytesDoNoHarm) {
+  const Function leaky{"Leaky",
+                       {"a"},
+                       {"out"},
+                       {NodeOf("LeakyRelu", {"a"}, {"out"}, {AttributeOf("alpha", kFloat, Reference("slope"))})},
+                       {AttributeOf("slope", kFloat, Real(.5F))}};
+  const std::string branch = Bytes(1, NodeOf("Leaky", {"a"}, {"t"}, {}, "own")) + Bytes(2, "branch") + Bytes(12, Bytes(1, "t"));
+  const Function chosen{
+      "Chosen",
+      {"a", "c"},
+      {"out"},
+      {NodeOf("If", {"c"}, {"out"},
+              {AttributeOf("then_branch", kGraph, Bytes(6, branch)), AttributeOf("else_branch", kGraph, Bytes(6, branch))})}};
+  const Literal yes = Literal::Of(Dtype::kBool, {}, std::vector<char>{1});
+  Expect({{"", "Constant", "", {}, {"c"}, {{"value", yes}}}, {"n", "Chosen", "own", {"x", "c"}, {"y"}, {}}}, {leaky, chosen}, {-.5, 0, 2});
+  std::ifstream file(path_, std::ios::binary);
+  const std::string good{std::istreambuf_iterator<char>(file), {}};
+  std::size_t refused = 0;
+  for (std::size_t at = 0; at < good.size(); ++at) {
+    for (const char flip : {'\x01', '\x10', '\x7f'}) {
+      std::string bad = good;
+      bad[at] = static_cast<char>(bad[at] ^ flip);
+      std::ofstream(path_, std::ios::binary | std::ios::trunc) << bad;
+      Builder b;
+      const Status status = ImportOnnx(b, files_, path_).status();
+      if (status.ok()) continue;
+      ++refused;
+      EXPECT_FALSE(status.tag().empty() || status.what().empty() || status.why().empty() || status.fix().empty()) << status.ToString();
+    }
+  }
+  EXPECT_GT(refused, good.size());
 }
 
 }  // namespace

@@ -376,7 +376,7 @@ TEST_F(OwnModel, ALossOfTheFilesOwnIsTheSameTraining) {
     settings.insert(settings.end(), more.begin(), more.end());
     return settings;
   };
-  const std::vector<std::string> ours = {"model.loss=cross-entropy", "model.output=logits", "model.inputs=features, label"};
+  const std::vector<std::string> ours = {"model.loss=cross-entropy", "model.inputs=features, label"};
   const auto expected = Train(of(each, 7, ours), 2), short_batches = Train(of(each, 7, {}), 2);
   ExpectFine(expected);
   ExpectFine(short_batches);

@@ -114,8 +114,10 @@ Result<Named> OutputsOf(const KeyValues& keys, const std::vector<onnx::ValueDef>
   }
   named.said = keys.Text("output");
   if (named.said.empty()) {
-    const auto other = std::find_if(names.begin(), names.end(), [&](const std::string& name) { return name != named.loss; });
-    if (other != names.end()) named.said = *other;
+    for (const std::string& name : names) {
+      if (name == named.loss) continue;
+      if (named.said.empty() || named.said == "loss") named.said = name;  // what is called loss is one, though ours is taken
+    }
   }
   if (named.said.empty())
     return keys.Bad("output", "the file gives its loss only, and by that nobody can count what it gets right",
