@@ -63,11 +63,11 @@ struct Windows {
 // Of one with `kernel`, over x (N, C, H, W); nothing after a refusal. `axes` is what the node says: 1, or 2.
 std::optional<Windows> WindowsOf(NodeContext& c, const Value& x, std::vector<std::int64_t> kernel, std::size_t axes) {
   Windows w;
-  auto of_two = [&](std::vector<std::int64_t> each, std::int64_t otherwise) {
-    if (axes == 1 && each.size() == 1) each.insert(each.begin(), otherwise);
+  auto of_two = [&](std::vector<std::int64_t> each) {
+    if (axes == 1 && each.size() == 1) each.insert(each.begin(), 1);
     return each;
   };
-  w.kernel = of_two(std::move(kernel), 1);
+  w.kernel = of_two(std::move(kernel));
   auto refuse = [&](std::string why, std::string fix) -> std::optional<Windows> {
     c.Refuse(std::move(why), std::move(fix));
     return std::nullopt;
@@ -75,8 +75,8 @@ std::optional<Windows> WindowsOf(NodeContext& c, const Value& x, std::vector<std
   if (x.rank() != 4 || w.kernel.size() != 2)
     return refuse(fmt::format("it goes over {}", c.Show(x.shape())), "images are (N, C, L) or (N, C, H, W) here; Reshape others");
   if (c.node.Int("ceil_mode", 0) != 0) return refuse("windows hang over the edge (ceil_mode)", "pad the image instead");
-  if (c.node.Has("strides")) w.stride = of_two(c.node.Ints("strides"), 1);
-  if (c.node.Has("dilations")) w.dilation = of_two(c.node.Ints("dilations"), 1);
+  if (c.node.Has("strides")) w.stride = of_two(c.node.Ints("strides"));
+  if (c.node.Has("dilations")) w.dilation = of_two(c.node.Ints("dilations"));
   if (c.node.Has("pads")) {
     std::vector<std::int64_t> pads = c.node.Ints("pads");
     if (axes == 1 && pads.size() == 2) pads = {0, pads[0], 0, pads[1]};
