@@ -14,7 +14,7 @@ namespace ropewalk::mlrunner {
 
 // What a rank tells the others.
 struct Hello {
-  std::uint64_t model = 0;        // fingerprint of what is computed, whatever the number of ranks
+  std::uint64_t model = 0;        // fingerprint of what is computed, and of what it begins with
   std::uint64_t data = 0;         // hash of the samples
   std::int64_t resume_from = -1;  // of rank 0: the step of the checkpoint that all go on from; -1: none
 };

@@ -183,8 +183,7 @@ class Rank {
   // Do all ranks train the same, and from where? Rank 0 says which checkpoint it is.
   Status MeetRanks() {
     Hello mine;
-    ASSIGN_OR_RETURN(const Graph whole, gang_.ranks() == 1 ? Result<Graph>(graph_) : StepGraph(job_, *data_.training, 1));
-    mine.model = HashCombine(Fingerprint(whole), Hash(beginning_.first_values));
+    mine.model = HashCombine(Fingerprint(graph_), Hash(beginning_.first_values));
     training_hash_ = data_.training->content_hash();
     mine.data = HashCombine(training_hash_, data_.held_out == nullptr ? 0 : data_.held_out->content_hash());
     std::unique_ptr<CheckpointReader> newest;
