@@ -63,13 +63,9 @@ class Backward {
     bool given = std::any_of(op.outputs.begin(), op.outputs.end(),
                              [&](ValueId out) { return out.value < adjoints_.size() && !adjoints_[out.value].empty(); });
     if (!wanted || !given) return;
-    Scope scope = b_.scope();
+    Scope scope = BackwardScope(b_, b_.graph().region(op.region).stage);
     scope.module = op.provenance.module;
     scope.layer = op.provenance.layer;
-    scope.phase = Phase::kBackward;
-    scope.role = Role::kGradient;
-    scope.region = RegionKind::kBackward;
-    scope.stage = b_.graph().region(op.region).stage;
     auto guard = b_.With(scope);
 
     GradientContext context{b_, op, {}, {}, {}};
@@ -132,6 +128,15 @@ class Backward {
 
 }  // namespace
 
+Scope BackwardScope(Builder& b, std::int32_t stage) {
+  Scope scope = b.scope();
+  scope.phase = Phase::kBackward;
+  scope.role = Role::kGradient;
+  scope.region = RegionKind::kBackward;
+  scope.stage = stage;
+  return scope;
+}
+
 std::vector<Gradient> Grad(const std::vector<Value>& of, const std::vector<Gradient>& seeds, const std::vector<Value>& with) {
   std::vector<Gradient> none(with.size());
   if (with.empty()) return none;
@@ -150,10 +155,7 @@ std::vector<Gradient> Grad(const std::vector<Value>& of, const std::vector<Gradi
   }
   backward.Run();
   if (!b->status().ok()) return none;
-  Scope scope = b->scope();
-  scope.phase = Phase::kBackward;
-  scope.role = Role::kGradient;
-  scope.region = RegionKind::kBackward;
+  Scope scope = BackwardScope(*b, b->scope().stage);
   std::vector<Gradient> gradients;
   for (const Value& value : with) {
     // A value that several ops used: its gradients are summed where it was made.
@@ -174,14 +176,9 @@ std::vector<Gradient> Grad(const Value& loss, const std::vector<Value>& with, Lo
                   "a loss is one floating-point number", "take its Mean, or give seeds"));
     return std::vector<Gradient>(with.size());
   }
-  Scope scope = b.scope();
-  scope.phase = Phase::kBackward;
-  scope.role = Role::kGradient;
-  scope.region = RegionKind::kBackward;
-  scope.stage = b.graph().StageOf(loss.id);
   Gradient seed;
   {
-    auto guard = b.With(scope);
+    auto guard = b.With(BackwardScope(b, b.graph().StageOf(loss.id)));
     seed = b.Number(1, loss.dtype());
   }
   return Grad(std::vector<Value>{loss}, {seed}, with);

@@ -3,6 +3,7 @@
 // Thread rule: as the builder's.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "mlrunner/graph/builder.h"
@@ -15,5 +16,7 @@ namespace ropewalk::mlrunner {
 std::vector<Gradient> Grad(const Value& loss, const std::vector<Value>& with, Location where = {__builtin_FILE(), __builtin_LINE()});
 // The same with given gradients of several values (a pipeline stage gets them from the next one).
 std::vector<Gradient> Grad(const std::vector<Value>& of, const std::vector<Gradient>& seeds, const std::vector<Value>& with);
+// Where ops of a stage's backward go, seeds among them.
+Scope BackwardScope(Builder& b, std::int32_t stage);
 
 }  // namespace ropewalk::mlrunner

@@ -14,12 +14,8 @@ LossScale NewLossScale(Builder& b) {
 
 std::vector<Gradient> ScaledGrad(Builder& b, const LossScale& scale, const Value& loss, const std::vector<Parameter>& parameters) {
   if (!loss.valid()) return std::vector<Gradient>(parameters.size());
-  Scope scope = b.scope();
+  Scope scope = BackwardScope(b, b.graph().StageOf(loss.id));
   scope.module = "loss_scale";
-  scope.phase = Phase::kBackward;
-  scope.role = Role::kGradient;
-  scope.region = RegionKind::kBackward;
-  scope.stage = b.graph().StageOf(loss.id);
   Gradient seed;
   {
     auto guard = b.With(scope);
