@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "mlrunner/graph/maths.h"
+
 namespace ropewalk::mlrunner {
 
 Status Misfit(const InferContext& c, std::string why, std::string fix) {
@@ -64,6 +66,12 @@ Result<Types> InferCompare(const InferContext& c) {
 
 Result<Types> InferFromAttributes(const InferContext& c) {
   return Types{{static_cast<Dtype>(c.op.attrs.Int(Attr::kDtype)), c.op.attrs.ShapeOf(Attr::kShape)}};
+}
+
+Value AsColumn(const Value& rows) {
+  Shape shape = rows.shape();
+  shape.emplace_back(1);
+  return Reshape(rows, shape);
 }
 
 int Axis(std::int64_t axis, std::size_t rank) {

@@ -1,4 +1,4 @@
-// Helpers of the op definitions: errors that show the shapes, and the common inference rules.
+// Helpers of the op definitions: errors that show the shapes, the common inference rules, and what primitive forms share.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -28,6 +28,9 @@ Result<Types> InferFromAttributes(const InferContext& c);  // dtype and shape fr
 
 // Of numbers that are computed with for tensors of `dtype`: f32 for the types of 16 bits, else the same.
 constexpr Dtype AtLeastF32(Dtype dtype) { return IsHalf(dtype) ? Dtype::kF32 : dtype; }
+
+// Numbers of rows (...), beside the rows (..., n) that they are of: (..., 1).
+Value AsColumn(const Value& rows);
 
 // The axis counted from the front; -1 when it is out of range.
 int Axis(std::int64_t axis, std::size_t rank);

@@ -78,13 +78,6 @@ Result<Types> InferAttentionGrad(const InferContext& c) {
   return Types{c.in[0], c.in[1], c.in[2]};
 }
 
-// (..., T) as a column beside the weights.
-Value Column(const Value& rows) {
-  Shape shape = rows.shape();
-  shape.emplace_back(1);
-  return Reshape(rows, shape);
-}
-
 // scale q k' + mask; `mask` may be null.
 Value Scores(Builder& b, const Op& op, const Value& q, const Value& k, const Value* mask) {
   Value scores = MatMul(q, k, false, HasTransposedKeys(op)) * op.attrs.Double(Attr::kValue);
@@ -120,7 +113,7 @@ struct Back {
 };
 Back BackOf(Builder& b, const Op& op, const Values& in) {
   Back back;
-  back.weights = Exp(Scores(b, op, in[0], in[1], in.size() > 6 ? &in[6] : nullptr) - Column(in[4]));
+  back.weights = Exp(Scores(b, op, in[0], in[1], in.size() > 6 ? &in[6] : nullptr) - AsColumn(in[4]));
   if (!back.weights.valid()) return back;
   back.kept = Kept(b, op, back.weights);
   Value by_weights = Times(MatMul(in[5], in[2], false, true), back.kept);

@@ -55,10 +55,8 @@ Gradients CrossEntropyGradient(const GradientContext& c) {
   return {c.b.EmitOne(kCrossEntropyGrad, {c.in[0], c.in[1], c.out[1], G(c)}, {}, c.op.provenance.where), Gradient()};
 }
 Values CrossEntropyGradExpand(Builder&, const Op&, const Values& in) {  // (logits, labels, log sum, g)
-  Shape column = in[1].shape();
-  column.emplace_back(1);
-  Value probability = Exp(in[0] - Reshape(in[2], column));
-  return {(probability - OneHot(in[1], in[0].shape().back(), in[0].dtype())) * Reshape(in[3], column)};
+  Value probability = Exp(in[0] - AsColumn(in[2]));
+  return {(probability - OneHot(in[1], in[0].shape().back(), in[0].dtype())) * AsColumn(in[3])};
 }
 
 // (x, gain, bias) -> y, mean, 1 / standard deviation
@@ -72,11 +70,6 @@ Result<Types> InferLayerNorm(const InferContext& c) {
   }
   TensorType rows{c.in[0].dtype, Shape(x.begin(), x.end() - 1)};
   return Types{c.in[0], rows, rows};
-}
-Shape Column(const Value& rows) {
-  Shape shape = rows.shape();
-  shape.emplace_back(1);
-  return shape;
 }
 Values LayerNormExpand(Builder&, const Op& op, const Values& in) {
   const Value& x = in[0];
@@ -92,36 +85,10 @@ Gradients LayerNormGradient(const GradientContext& c) {
 }
 Result<Types> InferLayerNormGrad(const InferContext& c) { return Types{c.in[0], c.in[1], c.in[1]}; }
 Values LayerNormGradExpand(Builder&, const Op&, const Values& in) {  // (x, gain, mean, rstd, g) -> dx, dgain, dbias
-  Value hat = (in[0] - Reshape(in[2], Column(in[2]))) * Reshape(in[3], Column(in[3]));
+  Value hat = (in[0] - AsColumn(in[2])) * AsColumn(in[3]);
   Value scaled = in[4] * in[1];
-  Value dx = (scaled - Mean(scaled, {-1}, true) - hat * Mean(scaled * hat, {-1}, true)) * Reshape(in[3], Column(in[3]));
+  Value dx = (scaled - Mean(scaled, {-1}, true) - hat * Mean(scaled * hat, {-1}, true)) * AsColumn(in[3]);
   return {dx, SumTo(in[4] * hat, in[1].shape()), SumTo(in[4], in[1].shape())};
-}
-
-// (parameter, first moment, second moment, gradient, learning rate (), step ()) -> the first three anew. Loshchilov and Hutter 2019,
-// algorithm 2: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) + decay p). Tensors of 16
-// bits are computed with in f32, in which rate and step come: there is no .999 in bf16, nor a step 257.
-Result<Types> InferAdamW(const InferContext& c) {
-  bool fits = IsFloat(c.in[0].dtype);
-  for (int i = 1; i < 4; ++i) fits = fits && c.in[i] == c.in[0];
-  for (int i = 4; i < 6; ++i) fits = fits && c.in[i] == TensorType{AtLeastF32(c.in[0].dtype), {}};
-  if (!fits) {
-    return Misfit(c, "parameter, moments and gradient are of one type; learning rate and step are scalars of it, for types of 16 bits f32",
-                  "Cast to the parameter's type and Reshape to its shape; Cast rate and step to its type, at least f32, and Reshape to ()");
-  }
-  return Types{c.in[0], c.in[0], c.in[0]};
-}
-Values AdamWExpand(Builder& b, const Op& op, const Values& in) {
-  std::vector<double> k;
-  for (Attr attr : {Attr::kLow, Attr::kHigh, Attr::kEpsilon, Attr::kValue}) k.push_back(op.attrs.Double(attr));
-  const Dtype narrow = in[0].dtype(), wide = AtLeastF32(narrow);
-  Value p = Cast(in[0], wide), g = Cast(in[3], wide);
-  Value m = Cast(in[1], wide) * k[0] + g * (1 - k[0]);
-  Value v = Cast(in[2], wide) * k[1] + g * g * (1 - k[1]);
-  Value m_hat = m / (1.0 - Pow(b.Number(k[0], wide), in[5]));
-  Value v_hat = v / (1.0 - Pow(b.Number(k[1], wide), in[5]));
-  p = p - in[4] * (m_hat / (Sqrt(v_hat) + k[2]) + p * k[3]);
-  return {Cast(p, narrow), Cast(m, narrow), Cast(v, narrow)};
 }
 
 // A fused chain of elementwise ops: the body is that chain.
@@ -150,7 +117,6 @@ const OpDef kCrossEntropy{"CrossEntropy", 2, 2, InferCrossEntropy, CrossEntropyG
 const OpDef kCrossEntropyGrad{"CrossEntropyGrad", 4, 1, InferLikeFirst, nullptr, CrossEntropyGradExpand, {}};
 const OpDef kLayerNorm{"LayerNorm", 3, 3, InferLayerNorm, LayerNormGradient, LayerNormExpand, {}};
 const OpDef kLayerNormGrad{"LayerNormGrad", 5, 3, InferLayerNormGrad, nullptr, LayerNormGradExpand, {}};
-const OpDef kAdamW{"AdamW", 6, 3, InferAdamW, nullptr, AdamWExpand, {.elementwise = true}};
 const OpDef kMap{"Map", -1, -1, InferMap, nullptr, MapExpand, {.elementwise = true}};
 
 }  // namespace ropewalk::mlrunner

@@ -1,6 +1,7 @@
 // Definitions of updates: one pass over a parameter and what its optimiser keeps.
 #include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/maths.h"
+#include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/optimizers.h"
 
 namespace ropewalk::mlrunner {
@@ -19,8 +20,24 @@ Result<Types> InferUpdate(const InferContext& c, std::size_t tensors) {
   }
   return Types(tensors - 1, c.in[0]);  // all but the gradient
 }
-Result<Types> InferLamb(const InferContext& c) { return InferUpdate(c, 4); }
+Result<Types> InferWithMoments(const InferContext& c) { return InferUpdate(c, 4); }
 Result<Types> InferAdagrad(const InferContext& c) { return InferUpdate(c, 3); }
+
+// (parameter, first moment, second moment, gradient, learning rate (), step ()) -> the first three anew. Loshchilov and Hutter 2019,
+// algorithm 2: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) + decay p). Tensors of 16
+// bits are computed with in f32, in which rate and step come: there is no .999 in bf16, nor a step 257.
+Values AdamWExpand(Builder& b, const Op& op, const Values& in) {
+  std::vector<double> k;
+  for (Attr attr : {Attr::kLow, Attr::kHigh, Attr::kEpsilon, Attr::kValue}) k.push_back(op.attrs.Double(attr));
+  const Dtype narrow = in[0].dtype(), wide = AtLeastF32(narrow);
+  Value p = Cast(in[0], wide), g = Cast(in[3], wide);
+  Value m = Cast(in[1], wide) * k[0] + g * (1 - k[0]);
+  Value v = Cast(in[2], wide) * k[1] + g * g * (1 - k[1]);
+  Value m_hat = m / (1.0 - Pow(b.Number(k[0], wide), in[5]));
+  Value v_hat = v / (1.0 - Pow(b.Number(k[1], wide), in[5]));
+  p = p - in[4] * (m_hat / (Sqrt(v_hat) + k[2]) + p * k[3]);
+  return {Cast(p, narrow), Cast(m, narrow), Cast(v, narrow)};
+}
 
 Value WithDecay(const Op& op, const Value& g, const Value& p) {
   const double decay = op.attrs.Double(Attr::kValue);
@@ -48,8 +65,9 @@ Values AdagradExpand(Builder&, const Op& op, const Values& in) {
 
 }  // namespace
 
+const OpDef kAdamW{"AdamW", 6, 3, InferWithMoments, nullptr, AdamWExpand, {.elementwise = true}};
 // Its norms need all of a tensor, so it is no elementwise op.
-const OpDef kLamb{"Lamb", 6, 3, InferLamb, nullptr, LambExpand, {.updates = 3}};
+const OpDef kLamb{"Lamb", 6, 3, InferWithMoments, nullptr, LambExpand, {.updates = 3}};
 const OpDef kAdagrad{"Adagrad", 4, 2, InferAdagrad, nullptr, AdagradExpand, {.elementwise = true}};
 
 }  // namespace ropewalk::mlrunner

@@ -56,11 +56,6 @@ Result<Types> InferGrad(const InferContext& c) {
   return types;
 }
 
-Value Column(const Value& rows) {
-  Shape shape = rows.shape();
-  shape.emplace_back(1);
-  return Reshape(rows, shape);
-}
 Value RootOf(const Op& op, const Value& x) { return Rsqrt(Mean(x * x, {-1}, true) + op.attrs.Double(Attr::kEpsilon)); }
 Value AsRows(const Value& column) {
   Shape shape = column.shape();
@@ -78,8 +73,8 @@ Gradients RmsNormGradient(const GradientContext& c) {
 }
 // What comes through the norm: (s, gain, scale, g) -> ds, dgain
 Values ThroughRms(const Value& s, const Value& gain, const Value& scale, const Value& g) {
-  Value hat = s * Column(scale), scaled = g * gain;
-  return {(scaled - hat * Mean(scaled * hat, {-1}, true)) * Column(scale), SumTo(g * hat, gain.shape())};
+  Value hat = s * AsColumn(scale), scaled = g * gain;
+  return {(scaled - hat * Mean(scaled * hat, {-1}, true)) * AsColumn(scale), SumTo(g * hat, gain.shape())};
 }
 Values RmsNormGradExpand(Builder&, const Op&, const Values& in) { return ThroughRms(in[0], in[1], in[2], in[3]); }
 Values AddRmsNormGradExpand(Builder&, const Op&, const Values& in) {

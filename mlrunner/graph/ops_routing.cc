@@ -39,10 +39,8 @@ Result<Types> InferTopKGrad(const InferContext& c) {
   return types;
 }
 Values TopKGradExpand(Builder&, const Op& op, const Values& in) {
-  Shape column = in[1].shape();
-  column.emplace_back(1);
   Value at = OneHot(in[0], op.attrs.DimOf(Attr::kDim), in[1].dtype());
-  return {ReduceSum(at * Reshape(in[1], column), {static_cast<std::int64_t>(in[0].rank()) - 1})};
+  return {ReduceSum(at * AsColumn(in[1]), {static_cast<std::int64_t>(in[0].rank()) - 1})};
 }
 
 // (experts (..., n)) -> slots: of each row g of G the i-th that goes to expert e lies at (e * G + g) * capacity + i, as long as i is below
