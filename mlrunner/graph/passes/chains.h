@@ -21,11 +21,10 @@ class Chains {
   std::vector<const Op*> Users(ValueId value) const;
   // A result of a run, a tap, a state's last version, or placed by an alias group.
   bool IsVisible(ValueId value) const { return visible_.contains(value); }
-  OpId IdOf(const Op& op) const { return OpId{static_cast<std::uint32_t>(&op - graph_.ops.data())}; }
   // The number that each element is, where that is known.
   std::optional<double> NumberOf(ValueId value) const;
   const TensorType& TypeOf(ValueId value) const { return graph_.value(value).type; }
-  // Whether the two run at the same time: of one region, stage and clone number.
+  // Whether the two run at the same time: of one region, clone number and stream.
   static bool AreTogether(const Op& a, const Op& b) { return a.region == b.region && a.clone == b.clone && a.stream == b.stream; }
 
  private:

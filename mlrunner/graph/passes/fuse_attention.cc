@@ -265,48 +265,42 @@ Graph FuseAttention(const Graph& graph) {
 
   Rewriter rewriter(graph);
   std::vector<ValueId> log_sums(all.size());  // of the new graph
-  auto replace = [&](ValueId old, ValueId made) {
-    ValueInfo info = graph.value(old);
-    info.producer = rewriter.graph().value(made).producer;
-    info.output = rewriter.graph().value(made).output;
-    rewriter.graph().value(made) = std::move(info);
-    rewriter.Map(old, made);
-  };
-  auto emit = [&](const Op& like, const OpDef& def, const Found& of, std::vector<ValueId> inputs, std::vector<TensorType> types) {
-    if (of.mask.valid()) inputs.push_back(of.mask);
+  auto at = [&](ValueId old) { return rewriter.At(old); };
+  // The op in the place of `like`; `inputs` are of the new graph.
+  auto fused = [&](const Op& like, const OpDef& def, const Found& of, std::vector<ValueId> inputs) {
+    if (of.mask.valid()) inputs.push_back(at(of.mask));
     Op op = like;
     op.def = &def;
-    op.outputs.clear();
     op.inputs = std::move(inputs);
     op.attrs = {{Attr::kValue, of.scale}, {Attr::kTransposeB, std::int64_t{of.transposed_keys}}};
     if (of.rate != 0) {
       op.attrs.Set(Attr::kLow, of.rate);
       op.attrs.Set(Attr::kKey, static_cast<std::int64_t>(of.draws));
     }
-    return rewriter.graph().op(rewriter.Add(std::move(op), std::move(types))).outputs;
+    return op;
   };
-  auto at = [&](ValueId old) { return rewriter.At(old); };
   for (const Op& op : graph.ops) {
     if (auto found = forward.find(&op); found != forward.end()) {
       const Found& of = all[found->second];
+      const ValueInfo& mixed = graph.value(op.outputs[0]);
       TensorType rows = graph.value(of.softmax->outputs[0]).type;
       rows.shape.pop_back();
-      Found mapped = of;
-      if (of.mask.valid()) mapped.mask = at(of.mask);
-      const std::vector<ValueId> made = emit(op, of.causal ? kCausalAttention : kAttention, mapped, {at(of.q), at(of.k), at(of.v)},
-                                             {graph.value(op.outputs[0]).type, rows});
+      const OpId id =
+          rewriter.Add(fused(op, of.causal ? kCausalAttention : kAttention, of, {at(of.q), at(of.k), at(of.v)}), {mixed.type, rows});
+      const std::vector<ValueId> made = rewriter.graph().op(id).outputs;
+      ValueInfo& info = rewriter.graph().value(made[0]);
+      info = mixed;
+      info.producer = id;
+      info.output = 0;
+      rewriter.Map(op.outputs[0], made[0]);
       log_sums[found->second] = made[1];
-      replace(op.outputs[0], made[0]);
     } else if (auto behind = backward.find(&op); behind != backward.end()) {
       const Found& of = all[behind->second];
-      Found mapped = of;
-      if (of.mask.valid()) mapped.mask = at(of.mask);
-      const std::vector<ValueId> made = emit(op, of.causal ? kCausalAttentionGrad : kAttentionGrad, mapped,
-                                             {at(of.q), at(of.k), at(of.v), at(of.mixed->outputs[0]), log_sums[behind->second], at(of.g)},
-                                             {graph.value(of.q).type, graph.value(of.k).type, graph.value(of.v).type});
-      replace(of.dq, made[0]);
-      replace(of.dk, made[1]);
-      replace(of.dv, made[2]);
+      Op like = op;
+      like.outputs = {of.dq, of.dk, of.dv};
+      rewriter.Put(fused(op, of.causal ? kCausalAttentionGrad : kAttentionGrad, of,
+                         {at(of.q), at(of.k), at(of.v), at(of.mixed->outputs[0]), log_sums[behind->second], at(of.g)}),
+                   like);
     } else if (!parts.contains(&op)) {
       rewriter.Copy(op);
     }

@@ -12,7 +12,7 @@
 namespace ropewalk::mlrunner {
 namespace {
 
-// An op that stands where another one stood, for several; outputs[i] is in the place of `replaces[i]`, which may be none.
+// An op that stands where another one stood, for several; outputs[i] is in the place of `replaces[i]`.
 struct Fused {
   const OpDef* def = nullptr;
   std::vector<ValueId> inputs, replaces;
