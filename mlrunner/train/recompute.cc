@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <set>
 
+#include "mlrunner/graph/attention.h"
 #include "mlrunner/graph/op_def.h"
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/passes/pass.h"
@@ -31,7 +32,8 @@ std::set<const Op*> AtTheEnds(const Graph& graph, std::int32_t layers_a_stretch)
 
 // What costs much to make again, and what is small to keep: flags, which masks are.
 bool IsWorthKeeping(const Graph& graph, const Op& op) {
-  constexpr const OpDef* kCostly[] = {&kMatMul, &kConv2D, &kConv2DInputGrad, &kConv2DWeightGrad, &kLstm, &kWhile, &kCond};
+  constexpr const OpDef* kCostly[] = {&kMatMul, &kConv2D, &kConv2DInputGrad, &kConv2DWeightGrad, &kAttention, &kCausalAttention, &kLstm,
+                                      &kWhile,  &kCond};
   if (op.def->traits.random || std::find(std::begin(kCostly), std::end(kCostly), op.def) != std::end(kCostly)) return true;
   return std::any_of(op.outputs.begin(), op.outputs.end(), [&](ValueId out) { return graph.value(out).type.dtype == Dtype::kBool; });
 }

@@ -9,6 +9,7 @@
 
 #include "base/hash.h"
 #include "mlrunner/executor/executor.h"
+#include "mlrunner/graph/attention.h"
 #include "mlrunner/graph/explain.h"
 #include "mlrunner/graph/op_def.h"
 #include "mlrunner/graph/ops.h"
@@ -138,6 +139,8 @@ Ran RunSteps(const Subject& subject, const Graph& graph, std::int32_t micro_batc
 bool IsProduct(const Op& op) {
   return op.def == &kMatMul || op.def == &kConv2D || op.def == &kConv2DInputGrad || op.def == &kConv2DWeightGrad;
 }
+
+bool HasProducts(const Op& op) { return IsProduct(op) || op.def == &kAttention || op.def == &kCausalAttention; }
 
 TEST(Autocast, ProductsAreOf16BitsAndSumsOfF32) {
   for (const Subject& subject : Subjects()) {
@@ -290,6 +293,9 @@ TEST(RecomputeAs, LessMemoryAndTheSameBits) {
           EXPECT_LE(less.bytes, all.bytes);
         }
         EXPECT_TRUE(std::any_of(graph.ops.begin(), graph.ops.end(), [](const Op& op) { return op.clone > 0; }));
+        if (marks == RecomputeMarks::kSelective) {
+          EXPECT_FALSE(std::any_of(graph.ops.begin(), graph.ops.end(), [](const Op& op) { return op.clone > 0 && HasProducts(op); }));
+        }
       }
     }
   }
