@@ -1,12 +1,14 @@
-// f32 kernels of RMS norm, and of norms that take a sum in: a row is added up, normalised and written while it lies in the nearest cache.
+// f32 kernels of RMS norm, of norms that take a sum in, and of the gradients of these and of layer norm: a row is added up, normalised and
+// written while it lies in the nearest cache.
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/residual_norm.h"
 #include "mlrunner/kernels/cpu.h"
-#include "mlrunner/kernels/cpu_fused.h"
 #include "mlrunner/kernels/row_loops.h"
+#include "mlrunner/kernels/cpu_fused.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -99,7 +101,8 @@ Result<CompiledKernel> CompileAddNorm(const KernelRequest& r) {  // (x, r, gain[
 Result<CompiledKernel> CompileNormGrad(const KernelRequest& r) {  // (s, gain[, mean], scale, g[, h]) -> ds, dgain[, dbias]
   ASSIGN_OR_RETURN(const Rows rows, RowsOf(r));
   constexpr std::int64_t kPieces = 16;
-  const bool centred = r.op.def == &kAddLayerNormGrad, past = r.op.def != &kRmsNormGrad;
+  const bool centred = r.op.def == &kLayerNormGrad || r.op.def == &kAddLayerNormGrad;
+  const bool past = r.op.def == &kAddLayerNormGrad || r.op.def == &kAddRmsNormGrad;
   const int scale_at = centred ? 3 : 2, sums = centred ? 2 : 1;
   return CompiledKernel{[=](const KernelCall& c) {
                           const std::int64_t n = rows.n;
@@ -139,7 +142,7 @@ void AddResidualNormKernels(KernelTable& table) {
   auto add = [&](const OpDef& def, KernelMaker maker) { table.Add(def, Device::kCpu, Dtype::kF32, std::move(maker)); };
   add(kRmsNorm, CompileRmsNorm);
   for (const OpDef* def : {&kAddLayerNorm, &kAddRmsNorm}) add(*def, CompileAddNorm);
-  for (const OpDef* def : {&kRmsNormGrad, &kAddLayerNormGrad, &kAddRmsNormGrad}) add(*def, CompileNormGrad);
+  for (const OpDef* def : {&kLayerNormGrad, &kRmsNormGrad, &kAddLayerNormGrad, &kAddRmsNormGrad}) add(*def, CompileNormGrad);
 }
 
 }  // namespace ropewalk::mlrunner

@@ -113,39 +113,6 @@ Result<CompiledKernel> CompileLayerNorm(const KernelRequest& r) {
   }};
 }
 
-// dgain and dbias are sums over rows: each of 16 fixed pieces of rows has its own, then the pieces are added in order.
-Result<CompiledKernel> CompileLayerNormGrad(const KernelRequest& r) {
-  if (!AllRowMajor(r) || r.in[0].dims.back() == 0) return Declined();
-  RowShape s = RowsOf(r, r.in[0]);
-  constexpr std::int64_t kPieces = 16;
-  std::int64_t n = s.n;
-  return CompiledKernel{[=](const KernelCall& c) {
-                          auto* partial = static_cast<float*>(c.scratch);
-                          std::fill_n(partial, 2 * kPieces * n, 0.0f);
-                          ForRows(kPieces, s.threads, [&](std::int64_t piece) {
-                            float *dgain = partial + 2 * piece * n, *dbias = dgain + n;
-                            std::vector<float> hat(n), scaled(n);
-                            for (std::int64_t row = piece * s.rows / kPieces; row < (piece + 1) * s.rows / kPieces; ++row) {
-                              const float *x = In(c, 0) + row * n, *gain = In(c, 1), *g = In(c, 4) + row * n;
-                              float mean = In(c, 2)[row], rstd = In(c, 3)[row], *dx = Out(c, 0) + row * n;
-                              NormGradParts(x, gain, g, mean, rstd, hat.data(), scaled.data(), dgain, dbias, n);
-                              float sum = SumOf(scaled.data(), n) / static_cast<float>(n),
-                                    dot = DotOf(scaled.data(), hat.data(), n) / static_cast<float>(n);
-                              NormGradOf(hat.data(), scaled.data(), rstd, sum, dot, dx, n);
-                            }
-                          });
-                          for (int k = 0; k < 2; ++k) {
-                            float* to = Out(c, 1 + k);
-                            std::copy_n(partial + k * n, n, to);
-                            for (std::int64_t piece = 1; piece < kPieces; ++piece) {
-                              AddTo(to, partial + (2 * piece + k) * n, n);
-                            }
-                          }
-                          return Status();
-                        },
-                        static_cast<std::size_t>(2 * kPieces * n) * sizeof(float)};
-}
-
 Result<CompiledKernel> CompileGather(const KernelRequest& r) {
   if (!AllRowMajor(r)) return Declined();
   std::int64_t rows = r.in[0].dims[0], n = NumElements(r.in[1].dims), width = n == 0 ? 0 : NumElements(r.out[0].dims) / n;
@@ -376,7 +343,6 @@ void AddRowKernels(KernelTable& table) {
   add(kCrossEntropy, CompileCrossEntropy);
   add(kCrossEntropyGrad, CompileCrossEntropy);
   add(kLayerNorm, CompileLayerNorm);
-  add(kLayerNormGrad, CompileLayerNormGrad);
   add(kGather, CompileGather);
   add(kScatterAdd, CompileScatterAdd);
   add(kReduceSum, CompileReduce);

@@ -6,10 +6,10 @@
 
 #include "mlrunner/graph/infer.h"
 #include "mlrunner/graph/ops.h"
-#include "mlrunner/kernels/cpu_fused.h"
 #include "mlrunner/kernels/fold.h"
 #include "mlrunner/kernels/philox.h"
 #include "mlrunner/kernels/reference.h"
+#include "mlrunner/kernels/cpu_fused.h"
 #include "mlrunner/types/saturate.h"
 
 namespace ropewalk::mlrunner {
@@ -469,23 +469,6 @@ Status LayerNorm(RefCall& c) {
   });
   return {};
 }
-Status LayerNormGrad(RefCall& c) {  // (x, gain, mean, rstd, g) -> dx, dgain, dbias
-  Rows(*c.in[0], [&](std::int64_t at, std::int64_t row, std::int64_t n) {
-    double mean = c.in[2]->data[row], rstd = c.in[3]->data[row], sum = 0, dot = 0;
-    for (std::int64_t i = 0; i < n; ++i) {
-      double hat = (c.in[0]->data[at + i] - mean) * rstd, g = c.in[4]->data[at + i], scaled = g * c.in[1]->data[i];
-      sum += scaled / static_cast<double>(n);
-      dot += scaled * hat / static_cast<double>(n);
-      c.out[1].data[i] += g * hat;
-      c.out[2].data[i] += g;
-    }
-    for (std::int64_t i = 0; i < n; ++i) {
-      double hat = (c.in[0]->data[at + i] - mean) * rstd;
-      c.out[0].data[at + i] = rstd * (c.in[4]->data[at + i] * c.in[1]->data[i] - sum - hat * dot);
-    }
-  });
-  return {};
-}
 
 // Calls f(element, row, channel) for each element of (N, C, ...).
 template <class F>
@@ -633,7 +616,6 @@ RefTable MakeTable() {
   table[&kCrossEntropy] = CrossEntropy;
   table[&kCrossEntropyGrad] = CrossEntropyGrad;
   table[&kLayerNorm] = LayerNorm;
-  table[&kLayerNormGrad] = LayerNormGrad;
   table[&kBatchMoments] = BatchMoments;
   table[&kBatchNorm] = BatchNorm;
   table[&kBatchNormInference] = BatchNorm;

@@ -1,9 +1,10 @@
-// References of RMS norm, and of norms that take a sum in.
+// References of RMS norm, of norms that take a sum in, and of the gradients of these and of layer norm.
 #include <cmath>
 
+#include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/residual_norm.h"
-#include "mlrunner/kernels/cpu_fused.h"
 #include "mlrunner/kernels/reference.h"
+#include "mlrunner/kernels/cpu_fused.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -53,7 +54,7 @@ Status AddNorm(RefCall& c) {  // (x, r, gain[, bias][, c]) -> y, s[, mean], scal
 }
 
 Status NormGrad(RefCall& c) {  // (s, gain[, mean], scale, g[, h]) -> ds, dgain[, dbias]
-  const bool centred = c.op.def == &kAddLayerNormGrad;
+  const bool centred = c.op.def == &kLayerNormGrad || c.op.def == &kAddLayerNormGrad;
   const std::size_t rows = centred ? 2 : 1;
   const RefTensor &s = *c.in[0], &gain = *c.in[1], &g = *c.in[2 + rows];
   const RefTensor* past = c.in.size() > 3 + rows ? c.in[3 + rows] : nullptr;
@@ -79,7 +80,7 @@ Status NormGrad(RefCall& c) {  // (s, gain[, mean], scale, g[, h]) -> ds, dgain[
 void AddResidualNormReferences(RefTable& table) {
   table[&kRmsNorm] = Rms;
   for (const OpDef* def : {&kAddLayerNorm, &kAddRmsNorm}) table[def] = AddNorm;
-  for (const OpDef* def : {&kRmsNormGrad, &kAddLayerNormGrad, &kAddRmsNormGrad}) table[def] = NormGrad;
+  for (const OpDef* def : {&kLayerNormGrad, &kRmsNormGrad, &kAddLayerNormGrad, &kAddRmsNormGrad}) table[def] = NormGrad;
 }
 
 }  // namespace ropewalk::mlrunner
