@@ -5,7 +5,7 @@
 
 namespace ropewalk::mlrunner {
 
-AttentionForm AttentionFormOf(const Op& op, const Dims& q, const Dims& k, const Dims& v, const Dims* mask) {
+AttentionForm AttentionFormOf(const Op& op, const Dims& q, const Dims& v, const Dims* mask) {
   const std::size_t rank = q.size();
   AttentionForm form;
   form.places = q[rank - 2];

@@ -36,6 +36,6 @@ struct AttentionForm {
 };
 
 // `mask`: null where there is none.
-AttentionForm AttentionFormOf(const Op& op, const Dims& q, const Dims& k, const Dims& v, const Dims* mask);
+AttentionForm AttentionFormOf(const Op& op, const Dims& q, const Dims& v, const Dims* mask);
 
 }  // namespace ropewalk::mlrunner

@@ -11,9 +11,9 @@
 #include "mlrunner/graph/attention.h"
 #include "mlrunner/kernels/attention.h"
 #include "mlrunner/kernels/cpu.h"
-#include "mlrunner/kernels/cpu_fused.h"
 #include "mlrunner/kernels/padded_product.h"
 #include "mlrunner/kernels/row_loops.h"
+#include "mlrunner/kernels/cpu_fused.h"
 #include "mlrunner/kernels/uniform_row.h"
 
 namespace ropewalk::mlrunner {
@@ -77,7 +77,7 @@ Result<Heads> HeadsOf(const KernelRequest& r, std::size_t mask_at) {
     if (NumElements(in.dims) == 0) return Declined();
   }
   Heads heads;
-  heads.form = AttentionFormOf(r.op, r.in[0].dims, r.in[1].dims, r.in[2].dims, r.in.size() > mask_at ? &r.in[mask_at].dims : nullptr);
+  heads.form = AttentionFormOf(r.op, r.in[0].dims, r.in[2].dims, r.in.size() > mask_at ? &r.in[mask_at].dims : nullptr);
   heads.blocks = (heads.form.places + kBlock - 1) / kBlock;
   heads.threads = Threads(r, heads.form.heads * heads.form.places * heads.form.keys);
   return heads;

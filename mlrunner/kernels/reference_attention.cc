@@ -4,9 +4,9 @@
 
 #include "mlrunner/graph/attention.h"
 #include "mlrunner/kernels/attention.h"
-#include "mlrunner/kernels/cpu_fused.h"
 #include "mlrunner/kernels/philox.h"
 #include "mlrunner/kernels/reference.h"
+#include "mlrunner/kernels/cpu_fused.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -56,7 +56,7 @@ class Head {
 template <class F>
 Status ForPlaces(RefCall& c, std::size_t mask_at, F f) {
   const RefTensor* mask = c.in.size() > mask_at ? c.in[mask_at] : nullptr;
-  const AttentionForm form = AttentionFormOf(c.op, c.in[0]->dims, c.in[1]->dims, c.in[2]->dims, mask == nullptr ? nullptr : &mask->dims);
+  const AttentionForm form = AttentionFormOf(c.op, c.in[0]->dims, c.in[2]->dims, mask == nullptr ? nullptr : &mask->dims);
   for (std::int64_t head = 0; head < form.heads; ++head) {
     for (std::int64_t t = 0; t < form.places; ++t) f(form, Head(c, form, mask, head), t);
   }
