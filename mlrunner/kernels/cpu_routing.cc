@@ -43,17 +43,16 @@ Result<CompiledKernel> CompileTopKGrad(const KernelRequest& r) {
 }
 
 template <class T>
-CompiledKernel Slots(std::int64_t groups, std::int64_t n, std::int64_t count, std::int64_t capacity) {
-  return CompiledKernel{[=](const KernelCall& c) {
-    return FindSlots(static_cast<const T*>(c.in[0]), groups, n, count, capacity, static_cast<T*>(c.out[0]));
-  }};
+CompiledKernel Slots(const Dims& dims, std::int64_t count, std::int64_t capacity) {
+  return CompiledKernel{
+      [=](const KernelCall& c) { return FindSlots(static_cast<const T*>(c.in[0]), dims, count, capacity, static_cast<T*>(c.out[0])); }};
 }
 Result<CompiledKernel> CompileExpertSlots(const KernelRequest& r) {
   if (!AllRowMajor(r)) return Declined();
-  const std::int64_t n = r.in[0].dims.empty() ? 1 : r.in[0].dims.back(), groups = n == 0 ? 0 : NumElements(r.in[0].dims) / n;
+  const Dims& dims = r.in[0].dims;
   const std::int64_t count = r.op.attrs.Int(Attr::kCount);
   const std::int64_t capacity = r.op.attrs.DimOf(Attr::kDim).Evaluate(r.bindings);
-  return r.in[0].dtype == Dtype::kI64 ? Slots<std::int64_t>(groups, n, count, capacity) : Slots<std::int32_t>(groups, n, count, capacity);
+  return r.in[0].dtype == Dtype::kI64 ? Slots<std::int64_t>(dims, count, capacity) : Slots<std::int32_t>(dims, count, capacity);
 }
 
 }  // namespace

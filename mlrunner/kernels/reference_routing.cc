@@ -30,9 +30,8 @@ Status TopKGrad(RefCall& c) {
 }
 Status ExpertSlots(RefCall& c) {
   std::vector<std::int64_t> experts(c.in[0]->data.begin(), c.in[0]->data.end()), slots(experts.size());
-  const std::int64_t n = c.in[0]->dims.empty() ? 1 : c.in[0]->dims.back(), groups = n == 0 ? 0 : std::ssize(experts) / n;
-  RETURN_IF_ERROR(
-      FindSlots(experts.data(), groups, n, c.op.attrs.Int(Attr::kCount), c.op.attrs.DimOf(Attr::kDim).Evaluate(c.bindings), slots.data()));
+  RETURN_IF_ERROR(FindSlots(experts.data(), c.in[0]->dims, c.op.attrs.Int(Attr::kCount), c.op.attrs.DimOf(Attr::kDim).Evaluate(c.bindings),
+                            slots.data()));
   c.out[0].data.assign(slots.begin(), slots.end());
   return {};
 }

@@ -25,9 +25,10 @@ void LargestPlaces(const T* x, std::int64_t n, std::int64_t count, std::int64_t*
   }
 }
 
-// experts (groups, n), `count` of them, each of which has `capacity` places for a group -> slots (groups, n), as kExpertSlots says.
+// experts (..., n), `count` of them, each of which has `capacity` places for a row -> slots (..., n), as kExpertSlots says.
 template <class T>
-Status FindSlots(const T* experts, std::int64_t groups, std::int64_t n, std::int64_t count, std::int64_t capacity, T* slots) {
+Status FindSlots(const T* experts, const Dims& dims, std::int64_t count, std::int64_t capacity, T* slots) {
+  const std::int64_t n = dims.empty() ? 1 : dims.back(), groups = n == 0 ? 0 : NumElements(dims) / n;
   std::vector<std::int64_t> there(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < groups * n; ++i) {
     const std::int64_t group = i / n;
@@ -35,7 +36,7 @@ Status FindSlots(const T* experts, std::int64_t groups, std::int64_t n, std::int
     const auto expert = static_cast<std::int64_t>(experts[i]);
     if (expert < 0 || expert >= count) return NoSuchRow("expert of", i, expert, count);
     const std::int64_t place = there[static_cast<std::size_t>(expert)]++;
-    slots[i] = static_cast<T>((place < capacity ? (expert * groups + group) * capacity + place : count * groups * capacity));
+    slots[i] = static_cast<T>(place < capacity ? (expert * groups + group) * capacity + place : count * groups * capacity);
   }
   return {};
 }
