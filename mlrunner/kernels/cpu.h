@@ -18,6 +18,8 @@ inline Status Declined() {
   return Status(Code::kInvalid, "KERNEL01", "declined", "this kernel does not do that shape, type or layout", "let the table take another");
 }
 
+inline bool IsDeclined(const Result<CompiledKernel>& made) { return !made.ok() && made.status().tag() == "KERNEL01"; }
+
 // Its headers are for the .cc files that call it.
 inline Status OneDnnFailed(const std::string& what) {
   return Status(Code::kInternal, "KERNEL02", "oneDNN: " + what, "a primitive could not be made or run");

@@ -13,7 +13,7 @@
 #include "mlrunner/kernels/cpu.h"
 #include "mlrunner/kernels/padded_product.h"
 #include "mlrunner/kernels/row_loops.h"
-#include "mlrunner/kernels/cpu_fused.h"
+#include "mlrunner/kernels/table_parts.h"
 #include "mlrunner/kernels/uniform_row.h"
 
 namespace ropewalk::mlrunner {

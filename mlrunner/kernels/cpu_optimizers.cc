@@ -4,7 +4,7 @@
 
 #include "mlrunner/graph/optimizers.h"
 #include "mlrunner/kernels/cpu.h"
-#include "mlrunner/kernels/cpu_fused.h"
+#include "mlrunner/kernels/table_parts.h"
 
 namespace ropewalk::mlrunner {
 namespace {

@@ -274,10 +274,9 @@ Result<CompiledKernel> CompileRelayout(const KernelRequest& r) {
 // oneDNN's own product of 16 bits where there is one for this processor, else that of f32 with each operand widened and the result rounded.
 KernelMaker OfHalves(const KernelMaker& maker) {
   return [maker, widened = WidenedKernel(maker)](const KernelRequest& r) -> Result<CompiledKernel> {
-    const bool is_over_nothing = NumElements(r.in[0].dims) == 0 || NumElements(r.in[1].dims) == 0;
-    if (!is_over_nothing) {
+    if (!IsOverNothing(r)) {
       Result<CompiledKernel> own = maker(r);
-      if (own.ok() || own.status().tag() != "KERNEL01") return own;
+      if (!IsDeclined(own)) return own;
     }
     return widened(r);
   };

@@ -3,8 +3,8 @@
 
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/kernels/cpu.h"
-#include "mlrunner/kernels/cpu_fused.h"
 #include "mlrunner/kernels/philox.h"
+#include "mlrunner/kernels/table_parts.h"
 #include "mlrunner/kernels/uniform_row.h"
 
 namespace ropewalk::mlrunner {

@@ -8,7 +8,7 @@
 #include "mlrunner/graph/residual_norm.h"
 #include "mlrunner/kernels/cpu.h"
 #include "mlrunner/kernels/row_loops.h"
-#include "mlrunner/kernels/cpu_fused.h"
+#include "mlrunner/kernels/table_parts.h"
 
 namespace ropewalk::mlrunner {
 namespace {

@@ -5,8 +5,9 @@
 #include <fmt/format.h>
 
 #include "mlrunner/graph/op_def.h"
-#include "mlrunner/kernels/cpu_fused.h"
+#include "mlrunner/kernels/cpu.h"
 #include "mlrunner/kernels/elements.h"
+#include "mlrunner/kernels/table_parts.h"
 
 namespace ropewalk::mlrunner {
 namespace {
@@ -93,7 +94,7 @@ Result<CompiledKernel> KernelTable::Compile(Device device, const KernelRequest& 
     if (found == makers_.end()) continue;
     auto compiled = found->second(request);
     // A kernel may decline a shape or layout; anything else is a failure.
-    if (compiled.ok() || compiled.status().tag() != "KERNEL01") return compiled;
+    if (!IsDeclined(compiled)) return compiled;
   }
   return CompileReference(reference_, request);
 }

@@ -6,7 +6,7 @@
 #include "mlrunner/kernels/attention.h"
 #include "mlrunner/kernels/philox.h"
 #include "mlrunner/kernels/reference.h"
-#include "mlrunner/kernels/cpu_fused.h"
+#include "mlrunner/kernels/table_parts.h"
 
 namespace ropewalk::mlrunner {
 namespace {

@@ -9,7 +9,7 @@
 #include "mlrunner/kernels/fold.h"
 #include "mlrunner/kernels/philox.h"
 #include "mlrunner/kernels/reference.h"
-#include "mlrunner/kernels/cpu_fused.h"
+#include "mlrunner/kernels/table_parts.h"
 #include "mlrunner/types/saturate.h"
 
 namespace ropewalk::mlrunner {

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "mlrunner/graph/optimizers.h"
-#include "mlrunner/kernels/cpu_fused.h"
 #include "mlrunner/kernels/reference.h"
+#include "mlrunner/kernels/table_parts.h"
 
 namespace ropewalk::mlrunner {
 namespace {

@@ -4,7 +4,7 @@
 #include "mlrunner/graph/ops.h"
 #include "mlrunner/graph/residual_norm.h"
 #include "mlrunner/kernels/reference.h"
-#include "mlrunner/kernels/cpu_fused.h"
+#include "mlrunner/kernels/table_parts.h"
 
 namespace ropewalk::mlrunner {
 namespace {

@@ -1,4 +1,4 @@
-// Loops over a row of n floats, compiled for several instruction sets (ROPEWALK_CLONES in cpu.h). Results may lie where an operand does.
+// Loops over a row of n floats, compiled for several instruction sets (clones.h). Results may lie where an operand does.
 //
 // Thread rule: pure functions.
 #pragma once

@@ -1,4 +1,4 @@
-// Parts of the kernel tables (kernel.h, reference.h) for ops that have headers of their own.
+// Parts of the tables of kernels and of references, one for each file, beside those that kernel.h and reference.h name.
 //
 // Thread rule: as kernel.h.
 #pragma once
