@@ -406,6 +406,20 @@ TEST(Executor, ConstantsCutBySymbolsAreNotFolded) {
   }
 }
 
+// Of an arena that no process has addresses for, with what takes the most of it.
+TEST(Executor, WhatThereIsNoMemoryForIsNamed) {
+  Builder b;
+  Value x = b.Input("x", Dtype::kF32, {b.NewSymbol("n")});
+  b.Output("sum", ReduceSum(Exp(x)));
+  const Graph graph = *b.Finish();
+  const std::int64_t n = std::int64_t{1} << 45;
+  const Status status = Compile(graph, {n}, DefaultProgram(graph), CpuKernels()).status();
+  EXPECT_EQ(status.tag(), "RUN10") << status.ToString();
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_NE(status.why().find(std::to_string(4 * n) + " bytes"), std::string::npos) << status.ToString();
+  EXPECT_NE(status.why().find("Exp"), std::string::npos) << status.ToString();
+}
+
 // A tensor says its shape and has its bytes; the two must agree.
 TEST(Executor, TensorsOfFewerOrMoreBytesThanTheirShapesAreRefused) {
   Builder b;

@@ -172,7 +172,7 @@ TEST(CpuKernels, Rows) {
           {"average pool", {{2, 3, 9, 8}}, WithGradient([](Builder&, const Vars& v) { return AvgPool2D(v[0], 2, 2); })},
           {"average pool, windows overlap", {{2, 3, 9, 8}}, WithGradient([](Builder&, const Vars& v) { return AvgPool2D(v[0], 3, 2); })},
           {"lamb",
-           {{20000}, {20000}, {20000}, {20000}},
+           {{40000}, {40000}, {40000}, {40000}},
            [](Builder& b, const Vars& v) {
              return b.Emit(kLamb, {v[0], v[1], v[2], v[3], b.Number(.01, Dtype::kF32), b.Number(3, Dtype::kF32)},
                            {{Attr::kLow, .9}, {Attr::kHigh, .99}, {Attr::kEpsilon, 1e-6}, {Attr::kValue, .1}});
