@@ -16,42 +16,16 @@
 #include "mlrunner/train/gradients.h"
 #include "mlrunner/train/loss_scale.h"
 #include "mlrunner/train/step_graph.h"
+#include "tests/unit/bands.h"
 #include "tests/unit/train_ranks.h"
 
 namespace ropewalk::mlrunner {
 namespace {
 
+using testing::Bands;
 using testing::JobOf;
 using testing::RankResult;
 using testing::TrainOnThreads;
-
-// Images of which a band is bright, which says the class.
-class Bands : public Samples {
- public:
-  std::int64_t count() const override { return 64; }
-  const std::vector<Field>& fields() const override { return fields_; }
-  void Fill(const FillCall& call) const override {
-    std::size_t at = 0;
-    for (std::int64_t id : call.ids) {
-      const std::uint64_t drawn = HashCombine(7, static_cast<std::uint64_t>(id));
-      if (call.field == 1) {
-        static_cast<std::int32_t*>(call.rows)[at++] = static_cast<std::int32_t>(drawn % kClasses);
-        continue;
-      }
-      for (std::int64_t pixel = 0; pixel < kSize * kSize; ++pixel, ++at) {
-        const bool bright = static_cast<std::uint64_t>(pixel / kSize / 3) == drawn % kClasses;
-        const double value = static_cast<double>(HashCombine(drawn, static_cast<std::uint64_t>(pixel)) % 1000) / 1000 + (bright ? 1 : 0);
-        static_cast<float*>(call.rows)[at] = static_cast<float>(value);
-      }
-    }
-  }
-  std::uint64_t content_hash() const override { return 1; }
-
- private:
-  static constexpr std::int64_t kSize = 12;
-  static constexpr std::uint64_t kClasses = 4;
-  std::vector<Field> fields_ = {{"image", Dtype::kF32, {1, kSize, kSize}}, {"label", Dtype::kI32, {}, kClasses}};
-};
 
 // Sequences of which some places are masked: from none to all of them.
 class Uneven : public Samples {
@@ -124,7 +98,9 @@ class Precision : public ::testing::Test {
   }
   static testing::RunOptions OnBands() {
     testing::RunOptions options;
-    options.load = [](testing::ThreadGang&) -> Result<DataSet> { return DataSet{std::make_unique<Bands>(), std::make_unique<Bands>()}; };
+    options.load = [](testing::ThreadGang&) -> Result<DataSet> {
+      return DataSet{std::make_unique<Bands>(64), std::make_unique<Bands>(64)};
+    };
     return options;
   }
   // In these steps the last rank's first result of an op of f32 is another one.
