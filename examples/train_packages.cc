@@ -140,7 +140,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s names no packages: write it by `apt-cache dumpavail`\n", argv[1]);
     return 1;
   }
-  const int seeds = argc > 2 ? std::atoi(argv[2]) : 1, epochs = argc > 3 ? std::atoi(argv[3]) : 200;
+  const int seeds = argc > 2 ? std::max(1, std::atoi(argv[2])) : 1, epochs = argc > 3 ? std::atoi(argv[3]) : 200;
   std::vector<std::string> sections;
   const mlrunner::NodeGraph graph = MakeGraph(packages, &sections);
   const mlrunner::Neighbours neighbours(graph);
